@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.errors import InvalidArgumentError, KeyTypeError
-from aiomailbox.keygroups.assigner import KeyGroupAssigner
-from aiomailbox.keygroups.assignment import key_group, operator_index
+from aiomailbox.keygroups.assignment import KeyGroupAssigner, key_group, operator_index
 
 KEYS = st.one_of(
     st.lists(st.text(max_size=4)),

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.errors import KeyTypeError
-from aiomailbox.keygroups.assigner import KeyGroupAssigner, key_groups_of
-from aiomailbox.keygroups.assignment import key_group
+from aiomailbox.keygroups.assignment import KeyGroupAssigner, key_group, key_groups_of
 
 LONGS = st.integers(-(2**63), 2**63 - 1)
 ASCII = st.text(st.characters(max_codepoint=127), max_size=70)

@@ -45,17 +45,19 @@ from aiomailbox.operators.core.fields import (
     field_or_function,
     is_expression,
 )
-from aiomailbox.operators.core.lines import caller_location, is_users, warn_here
 from aiomailbox.operators.core.operator import Operator, RowsNote
 from aiomailbox.operators.core.user_code import (
+    caller_location,
     check_function,
     describe,
     is_async_callable,
     is_resultless,
+    is_users,
     loses_returned,
     refuse_called,
     refuse_generator,
     shortened,
+    warn_here,
 )
 from aiomailbox.operators.keyed.operators import KeyCheck
 from aiomailbox.operators.sinks.sink import Sink, SinkOperator

@@ -37,7 +37,7 @@ from aiomailbox.graph.regions import (
 )
 from aiomailbox.graph.transformation import Origin, Transformation, reachable
 from aiomailbox.logs import library_log
-from aiomailbox.operators.core.lines import caller_location, is_called_by_import
+from aiomailbox.operators.core.user_code import caller_location, is_called_by_import
 from aiomailbox.operators.sources.source import Boundedness
 from aiomailbox.policies.arguments import check_choice
 from aiomailbox.runtime.config import JobConfig

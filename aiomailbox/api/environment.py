@@ -64,7 +64,7 @@ from aiomailbox.errors import InvalidArgumentError, UsageError, WrongTypeError, 
 from aiomailbox.eventtime.strategy import WatermarkStrategy
 from aiomailbox.graph.transformation import Transformation
 from aiomailbox.operators.core.event_progress import rows_for_times
-from aiomailbox.operators.core.lines import warn_here
+from aiomailbox.operators.core.user_code import warn_here
 from aiomailbox.operators.sources.operator import SourceOperator
 from aiomailbox.operators.sources.source import Boundedness, Source
 from aiomailbox.policies.arguments import check_count, check_type

@@ -44,7 +44,7 @@ from aiomailbox.errors import (
 )
 from aiomailbox.graph.describe import describe_svg
 from aiomailbox.graph.job_graph import JobGraph
-from aiomailbox.operators.core.lines import is_own_line
+from aiomailbox.operators.core.user_code import is_own_line
 from aiomailbox.policies.arguments import check_choice, check_count, check_type
 from aiomailbox.records.events import SnapshotType, StopMode
 from aiomailbox.runtime.bottleneck import BackpressureReport, Bottleneck

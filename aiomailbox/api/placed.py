@@ -20,8 +20,7 @@ from aiomailbox.exchange.writer import (
     ShufflePartitioner,
 )
 from aiomailbox.graph.transformation import ChainingStrategy, Origin, Transformation
-from aiomailbox.operators.core.lines import caller_location
-from aiomailbox.operators.core.user_code import check_function
+from aiomailbox.operators.core.user_code import caller_location, check_function
 from aiomailbox.policies.arguments import check_count
 from aiomailbox.typevars import T
 

@@ -91,8 +91,11 @@ from aiomailbox.operators.core.failures import (
     fail,
 )
 from aiomailbox.operators.core.fields import RecordFields, is_expression, why_rows
-from aiomailbox.operators.core.lines import caller_location
-from aiomailbox.operators.core.user_code import check_function, describe
+from aiomailbox.operators.core.user_code import (
+    caller_location,
+    check_function,
+    describe,
+)
 from aiomailbox.operators.functions.base import held_back
 from aiomailbox.operators.functions.contexts import ProcessContext
 from aiomailbox.operators.functions.process import (

@@ -25,12 +25,12 @@ from aiomailbox.graph.transformation import FunctionInfo, Origin
 from aiomailbox.logs import library_log
 from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.failures import OnError, check_on_error, fail
-from aiomailbox.operators.core.lines import warn_here
 from aiomailbox.operators.core.user_code import (
     check_function,
     check_methods,
     describe,
     is_async_callable,
+    warn_here,
 )
 from aiomailbox.policies.arguments import check_count, check_type
 from aiomailbox.records.events import OutputTag

@@ -8,7 +8,7 @@ import numpy as np
 
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.errors import KeyTypeError
-from aiomailbox.keygroups.assigner import KeyGroupAssigner
+from aiomailbox.keygroups.assignment import KeyGroupAssigner
 from aiomailbox.operators.core.failures import (
     USER_ERRORS,
     OnError,

@@ -23,8 +23,8 @@ from aiomailbox.errors import (
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import USER_ERRORS
 from aiomailbox.operators.core.fields import field_or_function
-from aiomailbox.operators.core.lines import caller_location
 from aiomailbox.operators.core.operator import Pending
+from aiomailbox.operators.core.user_code import caller_location
 from aiomailbox.operators.sinks.sink import CommitterContext, Guarantee
 from aiomailbox.policies.arguments import check_type
 from aiomailbox.records.run import Run

@@ -27,8 +27,7 @@ from aiomailbox.exchange.gate import (
     PartitionRegistry,
     retry_delays_ms,
 )
-from aiomailbox.exchange.objects import PipelinedSubpartition
-from aiomailbox.exchange.partition import ResultPartition
+from aiomailbox.exchange.partition import PipelinedSubpartition, ResultPartition
 from aiomailbox.exchange.writer import (
     DEFAULT_FLUSH_INTERVAL_MS,
     BroadcastPartitioner,

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 from aiomailbox.availability import Availability
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError, KeyTypeError
 from aiomailbox.exchange.core.contract import OutputPartition
-from aiomailbox.keygroups.assigner import KeyGroupAssigner, KeyTypeAgreement
+from aiomailbox.keygroups.assignment import KeyGroupAssigner, KeyTypeAgreement
 from aiomailbox.records.events import (
     LatencyMarker,
     RuntimeEvent,

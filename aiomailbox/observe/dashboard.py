@@ -33,7 +33,7 @@ from aiomailbox.errors import (
     WrongTypeError,
 )
 from aiomailbox.observe.history import JobHistory, ProgramHistory, Shown
-from aiomailbox.operators.core.lines import is_own_line
+from aiomailbox.operators.core.user_code import is_own_line
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette

@@ -30,8 +30,7 @@ from typing import Any, Final, NamedTuple
 
 from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.logs import library_log
-from aiomailbox.operators.core.lines import is_users
-from aiomailbox.operators.core.user_code import describe
+from aiomailbox.operators.core.user_code import describe, is_users
 from aiomailbox.runtime.peers.record_types import (
     RECORDS_OF_OURS,
     RecordTypes,

@@ -28,7 +28,7 @@ from aiomailbox.errors import (
 )
 from aiomailbox.graph.job_graph import JobGraph, Node
 from aiomailbox.ids import OperatorId, VertexId
-from aiomailbox.operators.core.lines import is_own_line, is_users, user_location
+from aiomailbox.operators.core.user_code import is_own_line, is_users, user_location
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.runtime.job_snapshot import FailureSummary
 from aiomailbox.runtime.views import TaskView, positions_of

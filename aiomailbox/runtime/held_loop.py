@@ -18,7 +18,7 @@ import msgspec
 
 from aiomailbox.logs import library_log
 from aiomailbox.mailbox.mail import Mail
-from aiomailbox.operators.core.lines import is_own_line, users_line
+from aiomailbox.operators.core.user_code import is_own_line, users_line
 from aiomailbox.operators.stateless.fused import FusedLoop
 from aiomailbox.threads import frames_stay
 

@@ -38,8 +38,8 @@ from aiomailbox.errors import (
 from aiomailbox.graph.job_graph import JobGraph, Node
 from aiomailbox.ids import OperatorId, SubtaskId, VertexId
 from aiomailbox.operators.core.failures import call_hook, naming_hook
-from aiomailbox.operators.core.lines import user_location
 from aiomailbox.operators.core.operator import Pending, finished
+from aiomailbox.operators.core.user_code import user_location
 from aiomailbox.operators.sinks.sink import Committer, CommitterContext
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.policies.retry import Retry

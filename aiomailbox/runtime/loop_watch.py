@@ -38,8 +38,8 @@ import msgspec
 
 from aiomailbox.clock import Clock, SystemClock
 from aiomailbox.mailbox.budget import governor_of
-from aiomailbox.operators.core.lines import users_line_of
 from aiomailbox.operators.core.operator import BlockCause, Blocked
+from aiomailbox.operators.core.user_code import users_line_of
 from aiomailbox.operators.sources.operator import SourceOperator
 from aiomailbox.runtime.held_loop import (
     HeldLoop,

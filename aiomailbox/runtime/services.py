@@ -14,7 +14,7 @@ from aiomailbox.ids import OperatorId, SubtaskId
 from aiomailbox.journal.journals import SharedJournals
 from aiomailbox.memory.local_pool import NetworkBufferPool
 from aiomailbox.operators.core.context import Limiter
-from aiomailbox.operators.core.shared import SharedRecords
+from aiomailbox.operators.core.mutations import SharedRecords
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.run import Run

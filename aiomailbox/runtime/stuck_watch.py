@@ -16,9 +16,8 @@ from aiomailbox.graph.job_graph import JobGraph, Node
 from aiomailbox.graph.regions import watermark_makers
 from aiomailbox.ids import SubtaskId, VertexId
 from aiomailbox.metrics.catalogue import MetricValue
-from aiomailbox.operators.core.lines import is_users
 from aiomailbox.operators.core.operator import OpenCalls
-from aiomailbox.operators.core.user_code import shortened
+from aiomailbox.operators.core.user_code import is_users, shortened
 from aiomailbox.runtime.views import PendingCheckpoint, TaskView
 from aiomailbox.task.stream_task import TaskState
 

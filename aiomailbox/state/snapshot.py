@@ -24,8 +24,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from aiomailbox.keygroups.assigner import KeyGroupAssigner
-from aiomailbox.keygroups.assignment import KeyGroupRange
+from aiomailbox.keygroups.assignment import KeyGroupAssigner, KeyGroupRange
 from aiomailbox.state.schema import ClassSchema, StateSchema
 from aiomailbox.state.serializers import ObjectSerializer
 

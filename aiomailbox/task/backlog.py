@@ -17,7 +17,7 @@ from typing import Final
 from aiomailbox.availability import Availability
 from aiomailbox.clock import Clock
 from aiomailbox.errors import RejectedMailError
-from aiomailbox.keygroups.assigner import KeyGroupAssigner
+from aiomailbox.keygroups.assignment import KeyGroupAssigner
 from aiomailbox.mailbox.executor import MailboxExecutor
 from aiomailbox.operators.core.operator import Input, Operator, Pending, finished
 from aiomailbox.operators.core.watched import watched_input

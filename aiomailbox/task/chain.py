@@ -27,7 +27,12 @@ from aiomailbox.mailbox.executor import MailboxExecutor
 from aiomailbox.mailbox.processor import MailboxProcessor
 from aiomailbox.operators.core.context import Handover, Limiter, RepeatedWarnings
 from aiomailbox.operators.core.failures import Context, naming_hook
-from aiomailbox.operators.core.mutations import MutationCheck
+from aiomailbox.operators.core.mutations import (
+    MutationCheck,
+    SharedRecords,
+    Worker,
+    joined,
+)
 from aiomailbox.operators.core.operator import (
     Input,
     Operator,
@@ -35,7 +40,6 @@ from aiomailbox.operators.core.operator import (
     Pending,
     finished,
 )
-from aiomailbox.operators.core.shared import SharedRecords, Worker, joined
 from aiomailbox.operators.core.watched import WatchedOutput, watched_input
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.operators.sources.operator import SourceOperator

@@ -16,8 +16,8 @@ from aiomailbox.journal.journals import Journals
 from aiomailbox.memory.local_pool import LocalBufferPool
 from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.operators.core.context import Handover, Limiter
+from aiomailbox.operators.core.mutations import SharedRecords
 from aiomailbox.operators.core.operator import Operator
-from aiomailbox.operators.core.shared import SharedRecords
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.records.events import OutputTag
 from aiomailbox.state.backends import HeapStateBackend, StateBackend

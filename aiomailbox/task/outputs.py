@@ -14,10 +14,9 @@ from aiomailbox.exchange.writer import RecordWriter
 from aiomailbox.metrics.instruments import Counter
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import USER_ERRORS
-from aiomailbox.operators.core.lines import user_location
-from aiomailbox.operators.core.mutations import NOTED_MAX
+from aiomailbox.operators.core.mutations import NOTED_MAX, SharedRecords, Worker
 from aiomailbox.operators.core.operator import Input, Pending, in_turn
-from aiomailbox.operators.core.shared import SharedRecords, Worker
+from aiomailbox.operators.core.user_code import user_location
 from aiomailbox.operators.core.watched import watched_write
 from aiomailbox.records.events import (
     MIN_TIMESTAMP,

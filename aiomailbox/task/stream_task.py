@@ -54,8 +54,8 @@ from aiomailbox.mailbox.metrics import PeriodMeter
 from aiomailbox.mailbox.processor import MailboxProcessor
 from aiomailbox.metrics.catalogue import MetricValue
 from aiomailbox.operators.core.failures import ends_program, is_foreign, owner_of
-from aiomailbox.operators.core.lines import users_line
 from aiomailbox.operators.core.operator import Pending, finished
+from aiomailbox.operators.core.user_code import users_line
 from aiomailbox.operators.sources.operator import SourceOperator
 from aiomailbox.operators.sources.source import InputStatus
 from aiomailbox.records.events import (

@@ -25,8 +25,7 @@ from aiomailbox.mailbox.executor import MailboxExecutor
 from aiomailbox.mailbox.mail import MailFuture, MailOptions
 from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.operators.core.context import RepeatedWarnings
-from aiomailbox.operators.core.mutations import MutationCheck
-from aiomailbox.operators.core.shared import SharedRecords
+from aiomailbox.operators.core.mutations import MutationCheck, SharedRecords
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.records.run import Run
 from aiomailbox.state.backends import HeapStateBackend, StateBackend

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import repeat
 from typing import Any, Final
 
-from aiomailbox.keygroups.assigner import KeyGroupAssigner
+from aiomailbox.keygroups.assignment import KeyGroupAssigner
 from aiomailbox.operators.aggregates.functions import is_async_aggregate
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import OnError, fail

@@ -18,8 +18,7 @@ import pytest
 import aiomailbox as am
 from aiomailbox.errors import DamagedFileError, RecordIdReusedError
 from aiomailbox.operators.core.fields import FieldSelector
-from aiomailbox.operators.core.lines import users_line_of
-from aiomailbox.operators.core.user_code import describe
+from aiomailbox.operators.core.user_code import describe, users_line_of
 from aiomailbox.runtime.held_loop import Stall, StallLog, describe_frames
 
 Env = am.StreamExecutionEnvironment

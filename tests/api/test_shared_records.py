@@ -13,8 +13,7 @@ import msgspec
 import pytest
 
 import aiomailbox as am
-from aiomailbox.operators.core.mutations import is_watchable
-from aiomailbox.operators.core.shared import SharedRecords, Worker
+from aiomailbox.operators.core.mutations import SharedRecords, Worker, is_watchable
 from aiomailbox.records.run import ListRun
 from aiomailbox.task.chain import OperatorChain
 

@@ -16,8 +16,11 @@ from aiomailbox.checkpoint.layout import open_place
 from aiomailbox.checkpoint.writer import CheckpointWriter
 from aiomailbox.errors import DamagedFileError, NoCheckpointError, StateError
 from aiomailbox.ids import OperatorId, SubtaskId, VertexId
-from aiomailbox.keygroups.assigner import KeyGroupAssigner
-from aiomailbox.keygroups.assignment import KeyGroupRange, key_group_range
+from aiomailbox.keygroups.assignment import (
+    KeyGroupAssigner,
+    KeyGroupRange,
+    key_group_range,
+)
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.state.backends import HeapStateStore
 from aiomailbox.state.descriptors import (

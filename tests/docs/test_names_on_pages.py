@@ -9,8 +9,7 @@ import pytest
 
 import aiomailbox
 from aiomailbox.exchange.gate import InputGate
-from aiomailbox.exchange.objects import PipelinedSubpartition
-from aiomailbox.exchange.partition import ResultPartition
+from aiomailbox.exchange.partition import PipelinedSubpartition, ResultPartition
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
-from aiomailbox.operators.core.lines import users_line_of
+from aiomailbox.operators.core.user_code import users_line_of
 from aiomailbox.runtime import loop_watch
 from aiomailbox.runtime.held_loop import Stall, StallLog
 from aiomailbox.runtime.loop_watch import LoopWatch

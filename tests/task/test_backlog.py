@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.keygroups.assigner import KeyGroupAssigner
+from aiomailbox.keygroups.assignment import KeyGroupAssigner
 from aiomailbox.operators.keyed.operators import KeyedReduceOperator
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.records.events import MIN_TIMESTAMP, Watermark, WatermarkStatus

@@ -44,8 +44,8 @@ from aiomailbox.operators.core.failures import (
     fail,
 )
 from aiomailbox.operators.core.fields import RecordFields
-from aiomailbox.operators.core.lines import caller_location
 from aiomailbox.operators.core.operator import Pending
+from aiomailbox.operators.core.user_code import caller_location
 from aiomailbox.operators.sources.source import (
     Boundedness,
     EnumeratorContext,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.operators.core.lines import compiled
+from aiomailbox.operators.core.user_code import compiled
 from aiomailbox.records.record_classes import is_field_name
 from aiomailbox.state.serializers import family_kept_in_state
 

@@ -14,13 +14,13 @@ from aiomailbox.operators.async_io.segment import RowSegment
 from aiomailbox.operators.async_io.settings import CallSettings, Identity
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import DeadLetter
-from aiomailbox.operators.core.lines import users_line_of
 from aiomailbox.operators.core.operator import OpenCall, OpenCalls
 from aiomailbox.operators.core.user_code import (
     UNMADE,
     describe,
     refuse_unmade,
     shortened,
+    users_line_of,
 )
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.records.run import Run

@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import Any
 
 from aiomailbox.errors import WrongTypeError
-from aiomailbox.keygroups.assigner import KeyGroupAssigner
+from aiomailbox.keygroups.assignment import KeyGroupAssigner
 from aiomailbox.operators.async_io.calls import CallEntry
 from aiomailbox.operators.async_io.ordering import (
     Emitter,

@@ -18,8 +18,7 @@ from aiomailbox.journal.subtask import SubtaskJournal
 from aiomailbox.keygroups.assignment import KeyGroupRange
 from aiomailbox.mailbox.executor import MailboxExecutor
 from aiomailbox.metrics.instruments import MetricGroup
-from aiomailbox.operators.core.mutations import MutationCheck
-from aiomailbox.operators.core.shared import SharedRecords
+from aiomailbox.operators.core.mutations import MutationCheck, SharedRecords
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.records.events import MAX_TIMESTAMP, MIN_TIMESTAMP, OutputTag
 from aiomailbox.records.run import Run

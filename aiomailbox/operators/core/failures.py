@@ -37,9 +37,14 @@ from aiomailbox.errors import (
 )
 from aiomailbox.mailbox.task_mailbox import current_task_or_none
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.operators.core.lines import user_location
 from aiomailbox.operators.core.operator import Output, Pending, then
-from aiomailbox.operators.core.user_code import collected, describe, line_of, shortened
+from aiomailbox.operators.core.user_code import (
+    collected,
+    describe,
+    line_of,
+    shortened,
+    user_location,
+)
 from aiomailbox.records.events import MIN_TIMESTAMP, OutputTag, Question
 from aiomailbox.records.record_classes import fields_of
 from aiomailbox.records.run import ListRun

@@ -15,8 +15,8 @@ from aiomailbox.errors import (
     UsageError,
     WrongTypeError,
 )
-from aiomailbox.operators.core.lines import caller_location
 from aiomailbox.operators.core.user_code import (
+    caller_location,
     check_sync_function,
     describe,
     refuse_called,

@@ -24,7 +24,7 @@ from aiomailbox.mailbox.executor import MailboxExecutor
 from aiomailbox.metrics.catalogue import LATENCY_FROM
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.fields import RecordFields
-from aiomailbox.operators.core.lines import user_location
+from aiomailbox.operators.core.user_code import user_location
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.records.events import (
     MIN_TIMESTAMP,

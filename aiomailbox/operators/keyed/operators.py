@@ -18,7 +18,7 @@ from aiomailbox.eventtime.timers import (
     Results,
     Triggerable,
 )
-from aiomailbox.keygroups.assigner import KeyGroupAssigner
+from aiomailbox.keygroups.assignment import KeyGroupAssigner
 from aiomailbox.metrics.instruments import HotKeys
 from aiomailbox.operators.aggregates.compiled import result_type
 from aiomailbox.operators.aggregates.functions import (

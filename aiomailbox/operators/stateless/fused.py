@@ -17,13 +17,13 @@ from aiomailbox.operators.core.failures import (
     RecordFailures,
     report_all,
 )
-from aiomailbox.operators.core.lines import compiled
+from aiomailbox.operators.core.mutations import Worker
 from aiomailbox.operators.core.operator import Output, Pending, then
-from aiomailbox.operators.core.shared import Worker
 from aiomailbox.operators.core.user_code import (
     UNDECIDED,
     UNMADE,
     check_sync_function,
+    compiled,
     describe,
     is_one_record,
     looks_like_record,

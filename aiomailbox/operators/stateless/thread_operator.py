@@ -19,7 +19,6 @@ from aiomailbox.operators.core.failures import (
     check_on_error,
     fail,
 )
-from aiomailbox.operators.core.lines import users_line_of
 from aiomailbox.operators.core.mutations import RepeatedObjects
 from aiomailbox.operators.core.operator import (
     BlockCause,
@@ -38,6 +37,7 @@ from aiomailbox.operators.core.user_code import (
     items_of,
     refuse_unmade,
     shortened,
+    users_line_of,
 )
 from aiomailbox.operators.core.watched import repeated_objects, watched_function
 from aiomailbox.operators.stateless.fused import StageKind, stage_function

@@ -11,7 +11,7 @@ import struct
 from operator import add
 from typing import Any, Final
 
-from aiomailbox.keygroups.assigner import KeyGroupAssigner, normalized_key
+from aiomailbox.keygroups.assignment import KeyGroupAssigner, normalized_key
 from aiomailbox.state.serializers import ObjectCodec
 
 _PLACE: Final = struct.Struct(">HH")

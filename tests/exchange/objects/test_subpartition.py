@@ -10,7 +10,7 @@ import pytest
 from aiomailbox.errors import IllegalStateError
 from aiomailbox.exchange.core.contract import ObjectBuffer, decode_in_flight
 from aiomailbox.exchange.core.subpartition import Producer, SubpartitionView
-from aiomailbox.exchange.objects import PipelinedSubpartition
+from aiomailbox.exchange.partition import PipelinedSubpartition
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.local_pool import LocalBufferPool
 from aiomailbox.records.element_codec import ElementCodec

@@ -8,7 +8,7 @@ import traceback
 import pytest
 
 import aiomailbox as am
-from aiomailbox.operators.core.lines import SOURCES_MAX, compiled
+from aiomailbox.operators.core.user_code import SOURCES_MAX, compiled
 from aiomailbox.operators.stateless.fused import (
     LoopShape,
     StageKind,
