@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 from typing import (
     TYPE_CHECKING,
@@ -56,6 +55,7 @@ from aiomailbox.api.fields import Fields
 from aiomailbox.api.joined import CoGroupedWindows, JoinedStreams, JoinedWindows
 from aiomailbox.api.keyed import Keyed
 from aiomailbox.api.misnamed import no_such_verb, refuse_setting
+from aiomailbox.api.paced import Paced
 from aiomailbox.api.partitioned import PartitionWindowedStream
 from aiomailbox.api.placed import Placed
 from aiomailbox.api.typed import RecordTypeCheck
@@ -76,7 +76,6 @@ from aiomailbox.exchange.writer import (
 )
 from aiomailbox.graph.side_outputs import problem_of_side_output
 from aiomailbox.graph.transformation import (
-    ChainingStrategy,
     FunctionInfo,
     OperatorFactory,
     Origin,
@@ -110,10 +109,6 @@ from aiomailbox.operators.stateless.operators import (
     stateless,
 )
 from aiomailbox.operators.useful.operators import (
-    BatchOperator,
-    BufferOperator,
-    BufferPolicy,
-    SampleOperator,
     WithLatestOperator,
 )
 from aiomailbox.policies.arguments import check_type
@@ -186,7 +181,7 @@ def checked_result(result: Any, name: str, inputs: Iterable[Any]) -> Any:
     return result
 
 
-class DataStream(Calls[T], Fields[T], Placed[T], Results[T]):
+class DataStream(Calls[T], Fields[T], Paced[T], Placed[T], Results[T]):
     """A stream of records of type ``T``.
 
     Made by a `StreamExecutionEnvironment` and by the methods of other streams.
@@ -674,75 +669,6 @@ class DataStream(Calls[T], Fields[T], Placed[T], Results[T]):
                 "further operators follow.",
             )
         return DataStream(self._definition, [Origin(self._operator, None, tag)])
-
-    def batch(
-        self, size: int, within: timedelta | float | None = None
-    ) -> DataStream[list[T]]:
-        """Group records into lists, in their order.
-
-        A list is emitted when it is full, when its first record has waited for
-        ``within``, when the stream becomes idle, and at the end. Its event time is the
-        latest one of its records; watermarks are held back until the open list is emitted.
-
-        Args:
-            size: The maximum number of records in a list.
-            within: How long the first record waits for others, in processing time: a
-                timedelta or seconds; None for no time limit.
-
-        Example:
-            >>> import aiomailbox as am
-            >>> env = am.StreamExecutionEnvironment()
-            >>> lists = env.from_collection([1, 2, 3]).batch(2, within=am.seconds(1))
-            >>> am.run(lists.collect())
-            [[1, 2], [3]]
-        """
-        factory = partial(BatchOperator, size, within)
-        return self._derive(
-            "batch", factory, bound=f"{size} records", held="the open list"
-        )
-
-    def buffer(self, size: int, policy: BufferPolicy = "drop_oldest") -> DataStream[T]:
-        """Accept records as fast as they arrive, and drop some when the consumer is slow.
-
-        For a source that cannot be paused, in front of a consumer that falls behind at
-        times. More records wait in the buffers between this operator and the consumer: as
-        many as `JobConfig` allows, thousands of small ones by default. Watermarks keep
-        their places between records. The metric ``records_dropped`` counts what is dropped.
-
-        Args:
-            size: The maximum number of records that wait.
-            policy: The behaviour when one more arrives: ``"drop_oldest"`` drops the one
-                that has waited longest; ``"latest"`` drops all that wait and keeps the
-                new one; ``"error"`` fails the job with `BufferFullError`.
-
-        Example:
-            >>> import aiomailbox as am
-            >>> env = am.StreamExecutionEnvironment()
-            >>> am.run(env.from_collection([1, 2]).buffer(10).collect())
-            [1, 2]
-        """
-        factory = partial(BufferOperator, size, policy=policy)
-        return self._derive(
-            "buffer", factory, chaining=ChainingStrategy.NEVER, bound=f"{size} records"
-        )
-
-    def sample(self, fraction: float) -> DataStream[T]:
-        """Pass on a random part of the records, each with the same probability.
-
-        With ``JobConfig(seed=...)``, running the job again on the same input selects the
-        same records.
-
-        Args:
-            fraction: The probability, from 0 to 1.
-
-        Example:
-            >>> import aiomailbox as am
-            >>> env = am.StreamExecutionEnvironment()
-            >>> part = am.run(env.from_collection(range(1000)).sample(0.1).collect())
-            >>> 60 < len(part) < 140
-            True
-        """
-        return self._derive("sample", partial(SampleOperator, fraction))
 
     def blocking(self) -> DataStream[T]:
         """Write the records to files, which are read when all are written.

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import (
-    Awaitable,
     Callable,
     Iterable,
     Iterator,
     Mapping,
-    Sequence,
 )
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
 from aiomailbox.clock import Clock
 from aiomailbox.errors import StateError, safe_repr
-from aiomailbox.logs import library_log
 from aiomailbox.signatures import Misnamed
 from aiomailbox.state.accumulators import named_function
+from aiomailbox.state.cells import Cell, ContentCell, ContentTable
 from aiomailbox.state.descriptors import (
     AggregateFunction,
     ReduceFunction,
@@ -25,283 +22,16 @@ from aiomailbox.state.descriptors import (
     StateVisibility,
     TtlUpdate,
 )
-from aiomailbox.state.snapshot import IMMUTABLE_TYPES, Entries, copy_content
-
-NO_KEY: Any = object()
-
-
-# The call that is awaited for a key; the tasks that it starts inherit it.
-_CALL: Final[ContextVar[object]] = ContextVar("aiomailbox call", default=None)
-
-
-class CurrentKey:
-    """The key of a store that state objects refer to.
-
-    Theory of operation: while a function is awaited for a key, other tasks run. Those
-    that it has started may use its key; those that its call for another record has
-    started may not. So `key` is `NO_KEY` meanwhile, and `required`, which is asked then,
-    looks at who asks. A function that returns at once pays nothing for this.
-
-    Attributes:
-        key: The key, or `NO_KEY`.
-        place: The operator, as errors name it; "" if it is not known.
-    """
-
-    __slots__ = ("_awaited", "_call", "key", "place")
-
-    def __init__(self) -> None:
-        self.key: Any = NO_KEY
-        self.place: str = ""
-        self._awaited: Any = NO_KEY
-        self._call: object = None
-
-    @property
-    def is_none(self) -> bool:
-        """Whether there is no key, not even one of a call that is awaited."""
-        return self.key is NO_KEY and self._awaited is NO_KEY
-
-    def enter_again(self, key: Any) -> None:
-        """Let a key be current again, within the call for it."""
-        # One that is awaited has its key, whatever comes in between.
-        self.key = NO_KEY if self._call is not None or key is None else key
-
-    async def own(self, pending: Awaitable[None]) -> None:
-        """Await a call: the key is its own, and that of the tasks that it starts."""
-        before, outer = (self.key, self._awaited, self._call), _CALL.get()
-        call = object()
-        self.key, self._awaited, self._call = NO_KEY, self.key, call
-        _CALL.set(call)
-        try:
-            await pending
-        finally:
-            self.key, self._awaited, self._call = before
-            _CALL.set(outer)
-
-    def required(self, use: str = "keyed state was used") -> Any:
-        """Return the key.
-
-        Args:
-            use: What it is for, as the error says it.
-
-        Raises:
-            StateError: If there is none, or it is not that of the task that asks.
-        """
-        if self.key is not NO_KEY:
-            return self.key
-        if self._awaited is not NO_KEY:
-            call = _CALL.get()
-            # A callback from elsewhere, and a thread, belong to no call: they are trusted.
-            if call is self._call or call is None:
-                return self._awaited
-            problem = (
-                "by a task that the call for another record has started: the current key "
-                "is not its own."
-            )
-        else:
-            problem = (
-                "while no key is current. That is possible while a record or a timer of a "
-                "keyed stream is processed: not in open() or close(), and not in a task or "
-                "callback that goes on when the function has returned."
-            )
-        place = f"{self.place}: " if self.place else ""
-        raise StateError(
-            f"{place}{use} {problem} Await in the function what it starts, or use "
-            "process_async."
-        )
-
-
-class ContentTable(Protocol):
-    """Where the contents of one state are."""
-
-    def read(self, key: Any, namespace: Any) -> Any:
-        """Return the content of ``key`` in ``namespace``, or None."""
-
-    def write(self, key: Any, namespace: Any, content: Any) -> None:
-        """Set the content of ``key`` in ``namespace``."""
-
-    def forget(self, key: Any, namespace: Any) -> None:
-        """Forget the content of ``key`` in ``namespace``."""
-
-    def all_keys(self) -> Iterable[Any]:
-        """Return the keys, perhaps some of them twice, but then next to each other."""
-
-    def load(self, entries: Entries) -> None:
-        """Set contents to those of entries."""
-
-    def clear(self) -> None:
-        """Forget all contents."""
-
-    def keys_to_sweep(self) -> Iterable[Any]:
-        """Return most of the keys; the state may be changed while they are walked."""
-
-    def namespaces_of(self, key: Any) -> Sequence[Any]:
-        """Return the namespaces of ``key``; of state without them, one."""
-
-
-class ContentCell(Protocol):
-    """The place of one content, whichever key is current."""
-
-    def read(self) -> Any:
-        """Return the content, or None."""
-
-    def write(self, content: Any) -> None:
-        """Set the content."""
-
-    def forget(self) -> None:
-        """Remove the content."""
-
-
-class Cell:
-    """The place of one state's content: current key and a fixed namespace."""
-
-    __slots__ = ("_current", "_forget", "_namespace", "_read", "_write")
-
-    def __init__(
-        self,
-        current: CurrentKey,
-        table: ContentTable,
-        namespace: Any,
-    ) -> None:
-        self._current = current
-        self._namespace = namespace
-        self._read = table.read
-        self._write = table.write
-        self._forget = table.forget
-
-    def read(self) -> Any:
-        """Return the content, or None."""
-        key = self._current.key
-        # Asked here and not by a call: each record comes this way.
-        if key is NO_KEY:
-            key = self._current.required()
-        return self._read(key, self._namespace)
-
-    def write(self, content: Any) -> None:
-        """Set the content."""
-        key = self._current.key
-        if key is NO_KEY:
-            key = self._current.required()
-        self._write(key, self._namespace, content)
-
-    def forget(self) -> None:
-        """Remove the content."""
-        self._forget(self._current.required(), self._namespace)
-
-
-class Lent:
-    """The object that a state has returned last: a copy, of which changes are lost.
-
-    All objects of a state share it, for users may ask for a new one with each record.
-
-    Args:
-        state: The state's name.
-        current: Names the operator.
-
-    Attributes:
-        value: The object; None if there was none, or something was written after it.
-        length: Its length when it was returned, of list state; else None.
-        is_silent: Whether there is no more to say.
-        noted: Of map state the default that was returned last, for which key and key of
-            the map, and how long it was; None if something was written after it.
-    """
-
-    __slots__ = (
-        "_current",
-        "_defaults_left",
-        "_has_told_of_key",
-        "_state",
-        "is_silent",
-        "length",
-        "noted",
-        "value",
-    )
-
-    def __init__(self, state: str, current: CurrentKey) -> None:
-        self._state = state
-        self._current = current
-        self.value: Any = None
-        self.length: int | None = None
-        self.is_silent: bool = False
-        self.noted: tuple[Any, Any, Any, int] | None = None
-        self._defaults_left = _DEFAULTS_MAX
-        self._has_told_of_key = False
-
-    def lend_default(self, map_key: Any, default: Any) -> None:
-        """Note the default that map state returns, of the first few."""
-        key = self._current.key
-        # Of one record several may be changed before the first of them is put.
-        if (before := self.noted) is not None and (
-            before[0] is not key or before[1] == map_key
-        ):
-            self._look_at_default()
-        self._defaults_left -= 1
-        self.noted = None
-        if self._defaults_left >= 0:
-            self.noted = key, map_key, default, len(default)
-
-    def tell_of_key(self, map_key: Any, key_type: type) -> None:
-        """Warn, once, of a key that no entry of a map state can have."""
-        if self._has_told_of_key:
-            return
-        self._has_told_of_key = True
-        library_log().warning(
-            "a map state is asked for a key of another type than was declared, which it "
-            "does not have",
-            state=self._state,
-            operator=self._current.place or None,
-            key=safe_repr(map_key)[:80],
-            declared=key_type.__name__,
-            remedy="use keys of one type, such as str(key) in get() and in put()",
-        )
-
-    def _look_at_default(self) -> None:
-        noted, self.noted = self.noted, None
-        # By its length, as a list: who changes a default adds something to it.
-        if noted is not None and len(noted[2]) != noted[3]:
-            self.tell(LENT_DEFAULT, PUT_VALUE)
-
-    def look(self) -> None:
-        """Let go of the list of list state, and warn if it was changed in vain.
-
-        By its length: that costs nearly nothing, and sorting such a list is no mistake.
-        """
-        if self.noted is not None:
-            self._look_at_default()
-        if self.length is None or self.value is None:
-            return
-        if len(self.value) != self.length:
-            self.tell(LENT_LIST, ADD_VALUE)
-        self.value = None
-
-    def tell(self, what: str, remedy: str) -> None:
-        """Warn that a change is lost; once is enough."""
-        if self.is_silent:
-            return
-        self.is_silent = True
-        library_log().warning(
-            f"{what} was changed and not written: the change is lost",
-            state=self._state,
-            operator=self._current.place or None,
-            remedy=remedy,
-        )
-
-
-# What is said of changes that are lost.
-LENT_DEFAULT: Final = "the default of a state"
-LENT_VALUE: Final = "a value that a state has returned"
-LENT_LIST: Final = "the list that a state has returned"
-ADD_VALUE: Final = (
-    "write state.add(value), or state.update(values) with the changed list; "
-    "list(state.get()) is a list of your own"
+from aiomailbox.state.lent import (
+    LENT_DEFAULT,
+    UPDATE_VALUE,
+    Lent,
+    lend,
+    lend_default,
 )
-UPDATE_VALUE: Final = "write state.update(value) after changing the value"
-PUT_VALUE: Final = "write state.put(key, value) after changing the value"
-# Of map state so many defaults are looked at: who forgets to put one does so at once.
-_DEFAULTS_MAX: Final = 64
+from aiomailbox.state.snapshot import IMMUTABLE_TYPES, copy_content
+
 _SCALARS: Final = (int, float, str, bool, bytes)
-_CHANGEABLE: Final = frozenset({dict, list, set})
-
-
 _OF_VALUE: Final = {"set": "update(value)", "put": "update(value)", "get": "value()"}
 _OF_LIST: Final = {
     "append": "add(value)",
@@ -478,19 +208,6 @@ def refuse_list(value: list[Any]) -> NoReturn:
     raise TypeError(message)
 
 
-def _lend(lent: Lent, elements: list[Any]) -> list[Any]:
-    """Return a new list, and warn if the one before it was changed in vain."""
-    if lent.value is not None:
-        lent.look()
-    lent.value, lent.length = elements, len(elements)
-    return elements
-
-
-def _lend_default(lent: Lent | None, map_key: Any, default: Any) -> None:
-    if lent is not None and not lent.is_silent and type(default) in _CHANGEABLE:
-        lent.lend_default(map_key, default)
-
-
 class ListHandle(OfList, _Handle):
     """A list of the current key.
 
@@ -517,7 +234,7 @@ class ListHandle(OfList, _Handle):
     def get(self) -> list[Any]:
         """Return the elements as a new list; empty when there are none."""
         # A new list: changing it must not change the state.
-        return _lend(self.lent, list(self._cell.read() or ()))
+        return lend(self.lent, list(self._cell.read() or ()))
 
     def add(self, value: Any) -> None:
         """Append an element."""
@@ -589,7 +306,7 @@ class MapHandle(OfMap, _Handle):
                 if self._lent is not None:
                     self._lent.tell_of_key(map_key, key_type)
             elif default is not None:
-                _lend_default(self._lent, map_key, default)
+                lend_default(self._lent, map_key, default)
         return found
 
     def put(self, map_key: Any, value: Any) -> None:
@@ -897,7 +614,7 @@ class TtlListHandle(OfList, _Elements):
         """Return the elements as a new list; empty when there are none."""
         pairs = self._cell.read()
         if not pairs:
-            return _lend(self.lent, [])
+            return lend(self.lent, [])
         expiry = self._expiry
         now_ms = expiry.now_ms()
         live = [pair for pair in pairs if not expiry.is_expired(pair[1], now_ms)]
@@ -906,7 +623,7 @@ class TtlListHandle(OfList, _Elements):
             self._keep([(element, now_ms) for element, _ in live])
         elif len(live) < len(pairs):
             self._keep(live)
-        return _lend(self.lent, [element for element, _ in seen])
+        return lend(self.lent, [element for element, _ in seen])
 
     def add(self, value: Any) -> None:
         """Append an element."""
@@ -947,7 +664,7 @@ class TtlMapHandle(OfMap, _Elements):
         found = self._look([map_key])
         if found:
             return found[0][1]
-        _lend_default(self._lent, map_key, default)
+        lend_default(self._lent, map_key, default)
         return default
 
     def put(self, map_key: Any, value: Any) -> None:

@@ -10,22 +10,15 @@ from typing import Any, ClassVar, Final, Generic, NoReturn, overload
 from aiomailbox.errors import InvalidArgumentError, StateError
 from aiomailbox.keygroups.assignment import UPPER_BOUND_MAX_PARALLELISM, key_group_range
 from aiomailbox.signatures import Misnamed
-from aiomailbox.state.backends import HeapStateTable
+from aiomailbox.state.cells import ContentCell, CurrentKey
 from aiomailbox.state.descriptors import (
-    VOID,
     ListStateDescriptor,
     MapStateDescriptor,
     StateDescriptor,
 )
-from aiomailbox.state.handles import (
-    Cell,
-    ContentCell,
-    CurrentKey,
-    Lent,
-    ListHandle,
-    MapHandle,
-)
+from aiomailbox.state.handles import ListHandle, MapHandle
 from aiomailbox.state.layers import LayeredDict
+from aiomailbox.state.lent import Lent
 from aiomailbox.state.schema import StateSchema
 from aiomailbox.state.serializers import ObjectSerializer
 from aiomailbox.state.snapshot import copy_content, copy_contents
@@ -392,6 +385,28 @@ class _LayeredCell:
         self._layers.clear()
 
 
+class _ListCell:
+    """The place of one list: under the state's name."""
+
+    __slots__ = ("_lists", "_name")
+
+    def __init__(self, lists: dict[str, Any], name: str) -> None:
+        self._lists = lists
+        self._name = name
+
+    def read(self) -> Any:
+        """Return the list, or None."""
+        return self._lists.get(self._name)
+
+    def write(self, content: Any) -> None:
+        """Set the list."""
+        self._lists[self._name] = content
+
+    def forget(self) -> None:
+        """Remove the list."""
+        self._lists.pop(self._name, None)
+
+
 def _list_at(cell: ContentCell, name: str) -> ListHandle:
     return ListHandle(cell, Lent(name, CurrentKey()))
 
@@ -432,8 +447,7 @@ class OperatorStateStore(Misnamed):
     def __init__(self) -> None:
         self._entries: dict[str, OperatorStateEntry] = {}
         self._known: dict[str, StateDescriptor] = {}
-        # One table for all lists: the state's name plays the part of the key.
-        self._table = HeapStateTable()
+        self._lists: dict[str, Any] = {}
         self._maps: dict[str, LayeredDict[Any, Any]] = {}
         self.is_restored: bool = False
 
@@ -485,7 +499,7 @@ class OperatorStateStore(Misnamed):
                     entry,
                     elements=SnapshotPairs(layers)
                     if (layers := self._maps.get(name)) is not None
-                    else copy_contents(self._table.get(name, ())),
+                    else copy_contents(self._lists.get(name, ())),
                 )
                 for name, entry in self._entries.items()
             }
@@ -500,7 +514,7 @@ class OperatorStateStore(Misnamed):
             StateError: If two of them hold a state in different modes.
         """
         self.is_restored = True
-        self._table.clear()
+        self._lists.clear()
         self._maps.clear()
         for snapshot in snapshots:
             for name, entry in snapshot.states.items():
@@ -553,9 +567,7 @@ class OperatorStateStore(Misnamed):
             if layers is None:
                 layers = self._maps[name] = LayeredDict(copy_content)
             return _LayeredCell(layers)
-        key = CurrentKey()
-        key.key = name
-        return Cell(key, self._table, VOID)
+        return _ListCell(self._lists, name)
 
 
 def _read_only() -> StateError:

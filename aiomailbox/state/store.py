@@ -10,6 +10,7 @@ from typing import Any, Final, Generic, NoReturn, Protocol, TypeVar, overload
 
 from aiomailbox.errors import StateError, WrongTypeError
 from aiomailbox.state.accumulators import Convert, conversion
+from aiomailbox.state.cells import ContentTable
 from aiomailbox.state.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -18,7 +19,6 @@ from aiomailbox.state.descriptors import (
     StateDescriptor,
     ValueStateDescriptor,
 )
-from aiomailbox.state.handles import ContentTable
 from aiomailbox.state.schema import StateSchema, check_fields, check_parts
 from aiomailbox.state.snapshot import Entries, KeyedStateSnapshot, StateMeta
 from aiomailbox.typevars import (

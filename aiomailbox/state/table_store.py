@@ -17,6 +17,7 @@ from aiomailbox.clock import Clock
 from aiomailbox.errors import StateError
 from aiomailbox.keygroups.assignment import KeyGroupRange
 from aiomailbox.signatures import with_other_names
+from aiomailbox.state.cells import NO_KEY, Cell, ContentCell, ContentTable, CurrentKey
 from aiomailbox.state.descriptors import (
     VOID,
     AggregatingStateDescriptor,
@@ -27,14 +28,8 @@ from aiomailbox.state.descriptors import (
     ValueStateDescriptor,
 )
 from aiomailbox.state.handles import (
-    NO_KEY,
     AggregatingHandle,
-    Cell,
-    ContentCell,
-    ContentTable,
-    CurrentKey,
     Expiry,
-    Lent,
     LentValueHandle,
     ListHandle,
     MapHandle,
@@ -45,6 +40,7 @@ from aiomailbox.state.handles import (
     TtlMapHandle,
     ValueHandle,
 )
+from aiomailbox.state.lent import Lent
 from aiomailbox.state.snapshot import IMMUTABLE_TYPES, KeyedStateSnapshot, StateMeta
 from aiomailbox.state.store import (
     STATE_OF_ELSEWHERE,

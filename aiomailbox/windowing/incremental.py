@@ -13,7 +13,7 @@ from aiomailbox.operators.aggregates.functions import (
 )
 from aiomailbox.operators.core.mutations import MutationCheck
 from aiomailbox.operators.core.user_code import UNMADE, refuse_all_unmade, refuse_none
-from aiomailbox.operators.keyed.operators import first_reduced
+from aiomailbox.operators.keyed.reducing import first_reduced
 from aiomailbox.state.descriptors import ReduceFunction
 from aiomailbox.windowing.time_window import Window, window_datetime
 

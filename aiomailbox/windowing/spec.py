@@ -100,7 +100,8 @@ class WindowSpec:
         if isinstance(self.assigner, GlobalWindows):
             return
         windows = type(self.assigner).__name__
-        trigger = innermost(self.actual_trigger)
+        # The assigner's own one fits.
+        trigger = None if self.trigger is None else innermost(self.trigger)
         name = type(trigger).__name__
         if self.assigner.is_event_time:
             if isinstance(trigger, ProcessingTimeTrigger):

@@ -20,18 +20,14 @@ from aiomailbox.operators.core.mutations import MutationCheck, structure
 from aiomailbox.operators.functions.contexts import TimeDomain
 from aiomailbox.records.events import OutputTag
 from aiomailbox.state.descriptors import AggregatingStateDescriptor, StateDescriptor
-from aiomailbox.state.handles import (
+from aiomailbox.state.handles import OfList, OfMap, OfValue, elements_of, refuse_nothing
+from aiomailbox.state.lent import (
     ADD_VALUE,
     LENT_LIST,
     LENT_VALUE,
     PUT_VALUE,
     UPDATE_VALUE,
     Lent,
-    OfList,
-    OfMap,
-    OfValue,
-    elements_of,
-    refuse_nothing,
 )
 from aiomailbox.state.snapshot import copy_content
 from aiomailbox.state.table_store import KeyedStateStore

@@ -23,8 +23,8 @@ from aiomailbox.operators.core.failures import Context
 from aiomailbox.operators.core.user_code import check_sync_function, describe
 from aiomailbox.records.events import MAX_TIMESTAMP, MIN_TIMESTAMP
 from aiomailbox.signatures import Misnamed
+from aiomailbox.state.cells import NO_KEY, CurrentKey
 from aiomailbox.state.descriptors import VOID, MapStateDescriptor, StateDescriptor
-from aiomailbox.state.handles import NO_KEY, CurrentKey
 from aiomailbox.state.operator_state import OperatorStateStore, ReadOnlyBroadcastState
 from aiomailbox.state.store import MapState
 from aiomailbox.state.table_store import KeyedStateStore

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from numbers import Number
 from operator import length_hint
 from types import CoroutineType, FunctionType
 from typing import Any, Final, NoReturn, Protocol
@@ -26,7 +24,6 @@ from aiomailbox.operators.aggregates.functions import (
     Reduced,
     check_aggregate,
     is_async_aggregate,
-    is_number_text,
     warn_of_text,
 )
 from aiomailbox.operators.aggregates.undoing import undoable
@@ -47,7 +44,6 @@ from aiomailbox.operators.core.fields import (
     field_or_function,
     why_rows,
 )
-from aiomailbox.operators.core.mutations import difference, structure
 from aiomailbox.operators.core.operator import (
     Operator,
     Pending,
@@ -67,6 +63,7 @@ from aiomailbox.operators.core.user_code import (
     refuse_unmade,
     shortened,
 )
+from aiomailbox.operators.keyed.reducing import first_reduced
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.records.run import ListRun, Run, map_all
 from aiomailbox.state.descriptors import (
@@ -705,93 +702,6 @@ def _has_random_hash(value: Any) -> bool:
     # That of other objects is their address.
     of_object: Any = object.__hash__
     return isinstance(value, str | bytes) or type(value).__hash__ is of_object
-
-
-def first_reduced(
-    function: Callable[[Any, Any], Any], log: Any, done: Callable[[], None]
-) -> Callable[[Any, Any], Any]:
-    """Return a reduce function whose first call is looked at, and the others not.
-
-    Args:
-        function: The user's ``(reduced, record) -> reduced``.
-        log: Where warnings go.
-        done: Called with the first call: the function itself may take its place.
-    """
-    is_new = True
-
-    @functools.wraps(function)
-    def reduce(reduced: Any, record: Any) -> Any:
-        nonlocal is_new
-        if not is_new:
-            # The run began with this one.
-            return function(reduced, record)
-        is_new = False
-        done()
-        # Copies cost too much for every record.
-        before = structure(reduced)
-        result = function(reduced, record)
-        if (after := structure(reduced)) != before:
-            log.warning(
-                "a reduce function changed a record that had been emitted: who still has "
-                "it sees the change",
-                function=describe(function),
-                change=difference(before, after),
-                remedy="return a new record, e.g. {**reduced, 'n': 1}; "
-                "JobConfig(check_mutations=True) finds each such function",
-            )
-        elif not _is_alike(record, result):
-            log.warning(
-                "a reduce function returns something else than a record: it gets it again, "
-                "with the next record of the key",
-                function=describe(function),
-                record=shortened(record),
-                returned=shortened(result),
-                remedy="return a record like those that it gets, or use aggregate(...), "
-                "e.g. with am.sum_('price')",
-            )
-        elif joined := _joined(reduced, record, result):
-            log.warning(
-                "a reduce function joins texts that are written like numbers",
-                function=describe(function),
-                joined=joined,
-                remedy="convert them before, with float(...), or declare their type "
-                "where they are read, am.FileSource(..., records=a class)",
-            )
-        look: Any = getattr(function, "look", None)
-        if look is not None:
-            look(log.warning, record)
-        return result
-
-    return reduce
-
-
-def _is_alike(record: Any, result: Any) -> bool:
-    """Say whether a reduce function may get its result in the place of a record."""
-    kinds = type(record), type(result)
-    return (
-        result is None
-        or isinstance(result, kinds[0])
-        or isinstance(record, kinds[1])
-        or all(issubclass(kind, Number) for kind in kinds)
-    )
-
-
-def _joined(reduced: Any, record: Any, result: Any) -> str:
-    """Return which texts of two records, written like numbers, were joined; "" if none."""
-    before, added, after = map(_parts, (reduced, record, result))
-    for name, text in after.items():
-        texts = before.get(name), added.get(name)
-        if all(map(is_number_text, texts)) and text == "".join(map(str, texts)):
-            return f"{texts[0]!r} + {texts[1]!r} = {text!r}"
-    return ""
-
-
-def _parts(record: Any) -> dict[Any, Any]:
-    if isinstance(record, dict):
-        return record
-    if isinstance(record, tuple):
-        return dict(enumerate(record))
-    return getattr(record, "__dict__", None) or {"": record}
 
 
 class KeyedReduceOperator(RollingOperator):
