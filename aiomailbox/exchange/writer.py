@@ -280,18 +280,19 @@ class KeyGroupPartitioner(Partitioner):
         self.max_parallelism = max_parallelism
         self.consumer = consumer
         self.line = line
-        self._agreement = KeyTypeAgreement()
+        # Of all writers of a stream: made for the first of them.
+        self._agreement: KeyTypeAgreement | None = None
         self._assigner: KeyGroupAssigner | None = None
 
     def fresh(self, random: Random) -> Partitioner:
         """Return a partitioner for one writer, with a cache of its own."""
         made = type(self)(self.key, self.max_parallelism, self.consumer, self.line)
-        made._agreement = self._agreement
+        self._agreement = made._agreement = self._agreement or KeyTypeAgreement()
         return made
 
     def __getstate__(self) -> dict[str, Any]:
         # A description travels to other processes; what a writer remembers does not.
-        return {**self.__dict__, "_assigner": None, "_agreement": KeyTypeAgreement()}
+        return {**self.__dict__, "_assigner": None, "_agreement": None}
 
     def _split(self, run: Run, channel_count: int) -> list[tuple[int, Run]]:
         assigner = self._assigner

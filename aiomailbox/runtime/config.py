@@ -186,7 +186,8 @@ class JobConfig:
     state_names: Mapping[str, type] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_state_names(self.state_names)
+        if self.state_names != {}:
+            check_state_names(self.state_names)
         for name, least in _LEAST.items():
             count = getattr(self, name)
             if count < least:

@@ -1,4 +1,4 @@
-"""The code that holds an event loop: where its thread stands, and the log of holds."""
+"""The code that holds an event loop: where the loop's thread stands."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import inspect
 import re
 import sys
 import traceback
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import CodeType, FrameType
@@ -16,7 +15,6 @@ from typing import Any, Final
 
 import msgspec
 
-from aiomailbox.logs import library_log
 from aiomailbox.mailbox.mail import Mail
 from aiomailbox.operators.core.user_code import is_own_line, users_line
 from aiomailbox.operators.stateless.fused import FusedLoop
@@ -183,12 +181,7 @@ def _code(function: Callable[..., Any]) -> CodeType | None:
     return getattr(target, "__code__", None)
 
 
-# What held an event loop, as values, and when that is logged.
-
-
-_STALLS_MAX: Final = 20
-_PLACES_MAX: Final = 256
-_STACK_SHOWN: Final = 12
+# What held an event loop, as values.
 
 
 class Stall(msgspec.Struct, frozen=True, kw_only=True):
@@ -252,86 +245,3 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
         if self.gc_ms >= 1:
             parts.append(f"{self.gc_ms:.0f} ms of it collected garbage")
         return f"{text}: {', '.join(parts)}" if parts else text
-
-
-class StallLog:
-    """The last stalls, and a log of them that does not repeat itself.
-
-    Theory of operation: of each place the first stall is logged, then the second, the
-    fourth, the eighth, so that a function that blocks for each record costs few lines.
-    """
-
-    def __init__(self) -> None:
-        self.last: deque[Stall] = deque(maxlen=_STALLS_MAX)
-        self._counts: dict[tuple[str, str], int] = {}
-
-    def add(self, stall: Stall, contexts: list[Any]) -> None:
-        """Keep a stall, count it for its operators, and log it if it is time."""
-        self.last.append(stall)
-        for context in contexts:
-            if stall.is_garbage_collection:
-                context.metrics.counter("gc_stalls").add()
-            else:
-                context.metrics.counter("stalls").add()
-                context.metrics.counter("stalled_ms").add(int(stall.duration_ms))
-        place = (stall.operator, stall.line)
-        # Lines may come out of generated code without end.
-        if len(self._counts) == _PLACES_MAX and place not in self._counts:
-            self._counts.clear()
-        count = self._counts[place] = self._counts.get(place, 0) + 1
-        # The 1st, 2nd, 4th, 8th … time: the log does not fill, and growth is seen.
-        if count & (count - 1) == 0:
-            self._write(stall, count, contexts)
-
-    def tell_still_held(self, stall: Stall, contexts: list[Any]) -> None:
-        """Log a stall that has not ended yet."""
-        self._write(stall, 1, contexts, has_ended=False)
-
-    def _write(
-        self,
-        stall: Stall,
-        count: int,
-        contexts: list[Any],
-        *,
-        has_ended: bool = True,
-    ) -> None:
-        log = contexts[0].log if len(contexts) == 1 else library_log()
-        what = (
-            "the event loop was held" if has_ended else "the event loop is still held"
-        )
-        if stall.is_garbage_collection:
-            what += " by a collection of garbage"
-            remedy = "call am.tune_collector() at the start"
-        elif (imported := stall.imported) is not None:
-            remedy = (
-                f"a module was imported{imported}: import it where the program starts, "
-                "before the job does"
-            )
-        elif stall.function and stall.operator:
-            remedy = 'give it run_in="thread", or await instead of blocking'
-        elif stall.function:
-            remedy = "run it in a thread, or await instead of blocking"
-        elif stall.operator:
-            remedy = (
-                "no function of yours ran: give one of another library "
-                'run_in="thread"; where the operator computes, use am.Processes(n)'
-            )
-        else:
-            remedy = "no function of yours ran: the stack says what the library did"
-        about: dict[str, Any] = {"mail": stall.mail} if stall.mail else {}
-        if stall.function:
-            about["function"] = stall.function
-        if stall.line:
-            about["line"] = stall.line
-        if stall.cpu_ms is not None:
-            about["cpu_ms"] = round(stall.cpu_ms)
-        if count > 1:
-            about["times"] = count
-        log.warning(
-            what,
-            duration_ms=round(stall.duration_ms),
-            gc_ms=round(stall.gc_ms),
-            **about,
-            remedy=remedy,
-            stack="\n".join(stall.stack[-_STACK_SHOWN:]),
-        )

@@ -19,7 +19,8 @@ import aiomailbox as am
 from aiomailbox.errors import DamagedFileError, RecordIdReusedError
 from aiomailbox.operators.core.fields import FieldSelector
 from aiomailbox.operators.core.user_code import describe, users_line_of
-from aiomailbox.runtime.held_loop import Stall, StallLog, describe_frames
+from aiomailbox.runtime.held_loop import Stall, describe_frames
+from aiomailbox.runtime.loop_watch import StallLog
 
 Env = am.StreamExecutionEnvironment
 ANY: Any = am

@@ -12,8 +12,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from aiomailbox.runtime.held_loop import StallLog, look_at_loop
-from aiomailbox.runtime.loop_watch import LoopWatch
+from aiomailbox.runtime.held_loop import look_at_loop
+from aiomailbox.runtime.loop_watch import LoopWatch, StallLog
 
 LOOKS = 10_000
 

@@ -16,8 +16,8 @@ import pytest
 import aiomailbox as am
 from aiomailbox.operators.core.user_code import users_line_of
 from aiomailbox.runtime import loop_watch
-from aiomailbox.runtime.held_loop import Stall, StallLog
-from aiomailbox.runtime.loop_watch import LoopWatch
+from aiomailbox.runtime.held_loop import Stall
+from aiomailbox.runtime.loop_watch import LoopWatch, StallLog
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]
 

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
-from aiomailbox.runtime.held_loop import StallLog
-from aiomailbox.runtime.loop_watch import LoopWatch
+from aiomailbox.runtime.loop_watch import LoopWatch, StallLog
 from aiomailbox.runtime.stuck_watch import StandingTimes, StuckTasks
 from aiomailbox.runtime.views import OperatorView, TaskView
 
