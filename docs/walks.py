@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import gc
 import os
 import sys
 import tempfile
 import textwrap
 import threading
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -43,7 +45,7 @@ def tracing(entered: Entered) -> Any:
 
 @contextmanager
 def walk() -> Iterator[Entered]:
-    """Yield what is entered in this block, on all threads."""
+    """Yield what is entered in this block, also on threads that start in it."""
     entered: Entered = {}
     note = tracing(entered)
     threading.setprofile(note)
@@ -55,19 +57,28 @@ def walk() -> Iterator[Entered]:
         threading.setprofile(None)  # type: ignore[arg-type]
 
 
+def in_new_threads() -> None:
+    """Let calls of the running loop in threads start new ones, which are traced."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
+
+
 async def of_a_record() -> Entered:
     """From the source to the sink, over one exchange in this process."""
     entered: Entered = {}
+    is_there = asyncio.Event()
 
     async def records() -> AsyncIterator[int]:
         yield 0  # connects what connects once
         await asyncio.sleep(0.2)
         sys.setprofile(tracing(entered))
         yield 1
+        # The end of the source is another walk.
+        await is_there.wait()
 
     def arrived(record: int) -> None:
         if record:
             sys.setprofile(None)
+            is_there.set()
 
     env = am.StreamExecutionEnvironment()
     stream = env.from_async_iterable(records()).key_by(lambda n: n % 7)
@@ -145,8 +156,11 @@ async def of_a_checkpoint() -> Entered:
         stream.reduce(max).sink_to(am.FunctionSink(print_nothing))
         async with env.start("walk") as job:
             await job.trigger_checkpoint()
-            with walk() as entered:
+            with walk() as tracing_on:
+                in_new_threads()
                 await job.trigger_checkpoint()
+                # Threads that are traced go on to be.
+                entered = {name: set(found) for name, found in tracing_on.items()}
             more.set()
             await job.result()
     return entered
@@ -205,6 +219,8 @@ def lines_of(node: ast.stmt) -> set[int]:
 
 async def main() -> None:
     """Print all walks, then what there is to walk through."""
+    # A collection calls what has nothing to do with a walk.
+    gc.disable()
     walks = {
         "a record from source to sink, one exchange": await of_a_record(),
         "a record between two processes": await of_a_record_between_processes(),
