@@ -1,4 +1,4 @@
-"""What state has lent: an object that its user may change, of which the change is lost."""
+"""Tells of changes to objects that a state has returned: these changes are lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The look at the first call of a reduce function: what it changes, and what it returns."""
+"""Looks at the first call of a reduce function: its changes, and its result."""
 
 from __future__ import annotations
 
