@@ -19,7 +19,9 @@ from tests.docs.test_code_blocks import WITH_CODE
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(sys.executable).parent
 IDIOMS = "tests/typing/idioms"
-MYPY = ("mypy", "--strict", "--explicit-package-bases")
+# It keeps what it finds out apart from what `nox -s types`, which may run beside it, does.
+KEPT = ("--cache-dir", "build/mypy-of-tests")
+MYPY = ("mypy", "--strict", "--explicit-package-bases", *KEPT)
 PYRIGHT = ("basedpyright", "--pythonpath", sys.executable)
 MISTAKES = "tests/typing/mistakes.py"
 
