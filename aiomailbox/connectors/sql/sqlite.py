@@ -142,6 +142,9 @@ class SqliteDatabase(SqlDatabase):
             connection = self._connection
             # At once: a transaction that reads first may not be able to write later.
             self._wait_for_others(connection, "BEGIN IMMEDIATE")
+            # A large one tries to write before its end. While others read, SQLite would
+            # wait anew for each page, and tell nobody; the pages stay in memory instead.
+            connection.execute(_busy_timeout(0))
             try:
                 result = work(connection, *args)
                 self._wait_for_others(connection, "COMMIT")
@@ -168,9 +171,6 @@ class SqliteDatabase(SqlDatabase):
         except sqlite3.OperationalError as error:
             if not _is_busy(error):
                 raise
-        finally:
-            # Others may wait, too: a large transaction writes before its end.
-            connection.execute(_busy_timeout(_BUSY_S))
         self._waits.tell(
             "a sink waits for a locked database",
             database=self._path,
@@ -179,6 +179,7 @@ class SqliteDatabase(SqlDatabase):
             remedy="another connection has a transaction open: commit it, or close "
             "that connection",
         )
+        connection.execute(_busy_timeout(_BUSY_S))
         connection.execute(statement)
 
     def _columns(self) -> Steps[Sequence[Any]]:
@@ -366,9 +367,7 @@ def _busy_timeout(seconds: float) -> str:
 
 def _connected(path: str) -> sqlite3.Connection:
     # Calls come from several threads, one after the other; transactions are ours.
-    return sqlite3.connect(
-        path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
-    )
+    return sqlite3.connect(path, isolation_level=None, check_same_thread=False)
 
 
 def _plain(value: Any) -> Any:

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from datetime import date, datetime, timedelta, timezone
+from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -576,26 +576,41 @@ async def test_a_locked_file_is_named_while_the_sink_waits_for_it(
     assert await rows(sqlite) == [1]
 
 
-async def test_what_a_transaction_does_waits_as_long_as_ever(
-    sqlite: Any, monkeypatch: pytest.MonkeyPatch
+async def test_only_the_ends_of_a_transaction_wait_and_say_so_after_two_seconds(
+    sqlite: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A large one writes before its commit, and then waits for who reads the file."""
+    """SQLite would wait anew for each page that a large one writes before its end."""
     await create(sqlite)
-    waits_ms: list[int] = []
+    waits_ms: list[tuple[str, int]] = []
 
-    def rows_staged(database: Any, connection: sqlite3.Connection) -> None:
-        [(wait_ms,)] = connection.execute("PRAGMA busy_timeout").fetchall()
-        waits_ms.append(wait_ms)
-        stage(database, connection)
+    class Locked(sqlite3.Connection):
+        def execute(self, *args: Any) -> Any:
+            word = args[0].split()[0]
+            if word in {"BEGIN", "DELETE", "COMMIT"}:
+                [(wait_ms,)] = super().execute("PRAGMA busy_timeout").fetchall()
+                waits_ms.append((word, wait_ms))
+                if wait_ms == 2000:
+                    raise sqlite3.OperationalError("database is locked")
+            return super().execute(*args)
 
-    stage = sqlite_module.SqliteDatabase._stage
-    monkeypatch.setattr(sqlite_module.SqliteDatabase, "_stage", rows_staged)
     job = program(sqlite)
     await job.start()
+    connect = partial(sqlite3.connect, factory=Locked)
+    monkeypatch.setattr(sqlite_module.sqlite3, "connect", connect)
+    monkeypatch.setattr(sqlite_module, "_BUFFERED_MAX", 1)
     await job.write(*numbers(1))
+    assert waits_ms[-5:] == [
+        ("BEGIN", 2000),
+        ("BEGIN", 30_000),
+        ("DELETE", 0),
+        ("COMMIT", 2000),
+        ("COMMIT", 30_000),
+    ]
+    told = await logged(caplog, "a sink waits for a locked database")
+    assert (told["waited_s"], told["gives_up_after_s"]) == (2, 32)
     await job.checkpoint(end=True)
     await job.end(succeeded=True)
-    assert waits_ms == [30_000]
+    assert await rows(sqlite) == [1]
 
 
 async def test_a_commit_waits_aloud_for_who_reads_the_file(
@@ -661,6 +676,8 @@ class Typed:
     t: str
     raw: bytes
     at: datetime
+    wall: datetime
+    hour: time
     day: date
     exact: Decimal
     id: uuid.UUID
@@ -675,6 +692,8 @@ VALUE = Typed(
     "É\n",
     b"\x00\xff",
     datetime(2026, 1, 2, 3, 4, 5, 6, timezone(timedelta(hours=-5))),
+    datetime(2026, 1, 2, 3, 4, 5, 6),
+    time(3, 4),
     date(2026, 1, 2),
     Decimal("1.50"),
     uuid.UUID(int=7),
@@ -686,23 +705,25 @@ async def test_values_arrive_in_postgres_as_they_are(postgres: Any) -> None:
     await create(
         postgres,
         "i bigint, f double precision, b boolean, t text, raw bytea, at timestamptz, "
-        "day date, exact numeric(10,2), id uuid, data jsonb, nothing text",
+        "wall timestamp, hour time, day date, exact numeric(10,2), id uuid, data jsonb, nothing text",
     )
     job = program(postgres)
     await job.start()
     await job.write(VALUE)
     await job.checkpoint(end=True)
     await job.end(succeeded=True)
-    ((i, f, b, t, raw, at, day, exact, id_, data, nothing),) = await rows(postgres)
-    found = Typed(i, f, b, t, raw, at, day, exact, id_, VALUE.data, nothing)
-    assert found == VALUE
+    (row,) = await rows(postgres)
+    *found, data, nothing = row
+    assert Typed(*found, VALUE.data, nothing) == VALUE
     assert data == '{"a": [1, null]}'
 
 
 async def test_values_arrive_in_sqlite_as_text_where_it_has_no_type(
     sqlite: Any,
 ) -> None:
-    await create(sqlite, 'i, f, b, t, raw, at, day, exact, id, data, "nothing"')
+    await create(
+        sqlite, 'i, f, b, t, raw, at, wall, hour, day, exact, id, data, "nothing"'
+    )
     job = program(sqlite)
     await job.start()
     await job.write(VALUE)
@@ -716,6 +737,8 @@ async def test_values_arrive_in_sqlite_as_text_where_it_has_no_type(
             "É\n",
             b"\x00\xff",
             "2026-01-02 08:04:05.000006+00:00",
+            "2026-01-02 03:04:05.000006",
+            "03:04:00",
             "2026-01-02",
             "1.50",
             str(VALUE.id),
@@ -853,6 +876,83 @@ async def test_a_table_in_a_schema(postgres: Any) -> None:
     assert await rows(postgres, "sales.numbers") == [(1, 5), (2, 6)]
 
 
+async def test_the_schema_of_a_file_is_main_and_there_is_no_other(sqlite: Any) -> None:
+    await create(sqlite, "n bigint PRIMARY KEY")
+    sink = partial(am.SqlSink, sqlite.url, "main.numbers", upsert_by=["n"])
+    job = Program(sink)
+    await job.start()
+    await job.write(*numbers(5, 6))
+    await job.checkpoint(end=True)
+    await job.end(succeeded=True)
+    assert await rows(sqlite) == [5, 6]
+    other = Program(partial(am.SqlSink, sqlite.url, "sales.numbers"))
+    with pytest.raises(SinkError, match=r"'sales\.numbers' .*: unknown database"):
+        await other.start()
+    await finish(other.committer.end(succeeded=False))
+
+
+async def test_columns_that_the_database_makes_are_not_written(database: Any) -> None:
+    await create(database, "n bigint, twice bigint GENERATED ALWAYS AS (n * 2) STORED")
+    job = program(database)
+    await job.start()
+    with pytest.raises(RecordsRefusedError) as caught:
+        await job.write({"n": 1, "twice": 2}, {"n": 3})
+    assert "fields ['twice'], and" in str(caught.value.errors[0])
+    await job.checkpoint(end=True)
+    await job.end(succeeded=True)
+    assert await rows(database) == [(3, 6)]
+    job = program(database, columns=["n", "twice"])
+    with pytest.raises(SinkError, match=r"no columns \['twice'\] that can be written"):
+        await job.start()
+    await finish(job.committer.end(succeeded=False))
+
+
+async def test_numbers_that_postgres_gives_may_be_left_out(postgres: Any) -> None:
+    made = "n bigint GENERATED BY DEFAULT AS IDENTITY, "
+    made += "m bigint GENERATED ALWAYS AS IDENTITY (START 7), t text"
+    await create(postgres, made)
+    job = program(postgres)
+    await job.start()
+    await job.write({"t": "a"})
+    await job.checkpoint(end=True)
+    await job.end(succeeded=True)
+    job = program(postgres, columns=["n", "t"])
+    await job.start()
+    with pytest.raises(RecordsRefusedError, match="null value in column"):
+        await job.write({"n": None, "t": "b"}, {"n": 5, "t": "c"})
+    await job.checkpoint(end=True)
+    await job.end(succeeded=True)
+    assert await rows(postgres) == [(1, 7, "a"), (5, 8, "c")]
+
+
+async def test_what_no_retry_mends_fails_at_once_in_the_words_of_the_database(
+    database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create(database)
+    monkeypatch.setattr(sqlite_module, "_BUFFERED_MAX", 1)
+    job = program(database)
+    await job.start()
+    await job.write(*numbers(1))
+    await database.execute("DROP TABLE aiomailbox_staged_numbers")
+    with pytest.raises(SinkError, match="aiomailbox_staged_numbers") as caught:
+        await job.write(*numbers(2))
+    assert "cannot be reached" not in str(caught.value)
+    await job.crash()
+
+
+async def test_an_error_that_has_ended_its_transaction_keeps_its_words(
+    sqlite: Any,
+) -> None:
+    await create(sqlite, "n bigint UNIQUE ON CONFLICT ROLLBACK")
+    job = program(sqlite)
+    await job.start()
+    await job.write(*numbers(1, 1))
+    with pytest.raises(SinkError, match=r"UNIQUE constraint failed.*upsert_by=\["):
+        await job.checkpoint()
+    await job.end(succeeded=False)
+    assert await rows(sqlite) == []
+
+
 async def test_connections_that_are_lost_are_made_again(postgres: Any) -> None:
     await create(postgres)
 
@@ -905,6 +1005,41 @@ async def test_a_transaction_of_which_nobody_knows_whether_it_was_made_is_made_o
     assert lost == [1]
     assert await rows(postgres) == [1, 2, 3]
     await job.end(succeeded=True)
+
+
+@pytest.mark.parametrize("after", [True, False])
+async def test_a_commit_of_a_file_of_which_nobody_knows_whether_it_was_made_is_made_once(
+    sqlite: Any, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    """What it has left is replaced, and neither kept beside the new rows nor refused."""
+    await create(sqlite)
+    lost: list[int] = []
+
+    class Losing(sqlite3.Connection):
+        def execute(self, *args: Any) -> Any:
+            if args[0] == "COMMIT" and not lost:
+                lost.append(1)
+                if after:
+                    super().execute(*args)
+                raise ConnectionResetError("the answer is lost")
+            return super().execute(*args)
+
+    connect = partial(sqlite3.connect, factory=Losing)
+    monkeypatch.setattr(sqlite_module.sqlite3, "connect", connect)
+    monkeypatch.setattr(sqlite_module, "_BUFFERED_MAX", 2)
+    lost.append(0)
+    job = program(sqlite)
+    await job.start()
+    await job.write(*numbers(1))
+    lost.clear()
+    await job.write(*numbers(2))
+    assert lost == [1]
+    await job.write(*numbers(3))
+    lost.clear()
+    await job.checkpoint(end=True)
+    assert lost == [1]
+    await job.end(succeeded=True)
+    assert await rows(sqlite) == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -1003,6 +1138,24 @@ async def test_who_goes_on_from_the_same_directory_waits_for_no_lease(
     await job.checkpoint(end=True)
     await job.end(succeeded=True)
     assert await rows(database) == [1, 2]
+
+
+async def test_who_has_lost_the_lease_stages_nothing_more(
+    database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would sweep that: who has the lease has looked for such rows already."""
+    await create(database)
+    monkeypatch.setattr(sqlite_module, "_BUFFERED_MAX", 1)
+    job = program(database)
+    await job.start()
+    killed, (dead,) = job.committer, job.writers
+    await job.start()
+    with pytest.raises(StorageClaimedError, match="which still runs"):
+        await finish(dead.write_run(ListRun(numbers(9))))
+    assert await staged(database) == 0
+    await killed.end(succeeded=False)
+    await finish(dead.close())
+    await job.end(succeeded=True)
 
 
 async def test_a_lease_that_has_run_out_passes_to_another_job(
