@@ -32,6 +32,10 @@ SPARK_TIMEOUT_S = 300
 TRACES_BEFORE_S = 10
 TRACES_WITHIN_S = 10
 
+# After how many new objects garbage is collected, and how much more rarely among older
+# ones, of which a suite has many: passes over them were a tenth of its processor time.
+COLLECTIONS = (700, 10, 100)
+
 # Where tests start programs, databases or Sparks, or work for seconds: those with the
 # longest files come first.
 LONG = (
@@ -217,6 +221,7 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
         gc.collect()
         gc.freeze()
+        gc.set_threshold(*COLLECTIONS)
 
 
 def pytest_asyncio_loop_factories(
@@ -238,6 +243,30 @@ def spark() -> Iterator[Any]:
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def program_forks() -> Iterator[Any]:
+    """Give the process that has imported the library, for small programs."""
+    from tests.forks import Forks
+
+    with Forks("tests.program_fork") as forks:
+        yield forks
+
+
+@pytest.fixture
+def run_program(program_forks: Any, tmp_path: Path) -> Callable[..., Any]:
+    """Give what runs a program's text, as ``python -W error program.py ARGUMENTS`` does.
+
+    Its file is ``tmp_path / "program.py"``, and it may import what is beside that. It
+    returns its exit code, what it printed, and its log: what it wrote to stderr.
+    """
+
+    def run(text: str, *arguments: str) -> Any:
+        (tmp_path / "program.py").write_text(text)
+        return program_forks.run(tmp_path, *arguments)
+
+    return run
 
 
 class Examples:

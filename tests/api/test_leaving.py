@@ -5,8 +5,8 @@ They do so in silence, unless nobody waits for the task that a job is awaited in
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -64,13 +64,11 @@ LEAVE = """task = asyncio.create_task(stream.collect())
     ids=["break", "raise", "task"],
 )
 def test_the_last_act_of_a_program_lets_a_source_clean_up(
-    ending: str, after: str, told: str
+    ending: str, after: str, told: str, run_program: Callable[..., Any]
 ) -> None:
     """That is, the last one of an event loop; and nothing is said when Python ends."""
-    program = PROGRAM.replace("{ending}", ending)
-    command = [sys.executable, "-W", "error", "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    lines = done.stderr.splitlines()
+    done = run_program(PROGRAM.replace("{ending}", ending))
+    lines = done.log.splitlines()
     assert len(lines) == (2 if told else 0)
     assert all(told in line for line in lines)
-    assert done.stdout == 2 * f"cleaned up\n{after}over\n"
+    assert done.printed == 2 * f"cleaned up\n{after}over\n"

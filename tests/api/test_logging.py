@@ -6,6 +6,8 @@ import json
 import logging
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -35,22 +37,18 @@ logging.getLogger().addHandler(handler)
 """
 
 
-def run(script: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-
-
-def test_a_program_that_sets_up_no_logging_reads_warnings_on_stderr() -> None:
-    done = run(SKIPS)
-    assert done.stdout == "[1.0]\n"
-    assert done.stderr.startswith("WARNING aiomailbox: records skipped job='prices'")
-    assert done.stderr.count("\n") == 1
+def test_a_program_that_sets_up_no_logging_reads_warnings_on_stderr(
+    run_program: Callable[..., Any],
+) -> None:
+    done = run_program(SKIPS)
+    assert done.printed == "[1.0]\n"
+    assert done.log.startswith("WARNING aiomailbox: records skipped job='prices'")
+    assert done.log.count("\n") == 1
 
 
 def test_a_worker_writes_no_line_twice() -> None:
     """Its program may configure logging, as its module or a function's open does."""
-    done = run(
+    program = (
         "import logging\n"
         "from aiomailbox.runtime.processes.worker_main import plain_log\n"
         "log = plain_log()\n"
@@ -58,24 +56,30 @@ def test_a_worker_writes_no_line_twice() -> None:
         "logging.basicConfig(format='own %(message)s')\n"
         "log.warning('after')\n"
     )
+    # Alone: it imports structlog in a way of its own, if nobody has.
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     first, second = done.stderr.splitlines()
     assert first.endswith("WARNING  before")
     assert second == "own after"
 
 
-def test_plain_logging_shows_all_of_it_in_words() -> None:
-    done = run(PLAIN + SKIPS)
-    assert done.stdout == "[1.0]\n"
-    assert done.stderr.startswith(
-        "WARNING:aiomailbox:records skipped job='prices' task='"
-    )
-    assert "operator='parse' count=1 total=1" in done.stderr
+def test_plain_logging_shows_all_of_it_in_words(
+    run_program: Callable[..., Any],
+) -> None:
+    done = run_program(PLAIN + SKIPS)
+    assert done.printed == "[1.0]\n"
+    assert done.log.startswith("WARNING:aiomailbox:records skipped job='prices' task='")
+    assert "operator='parse' count=1 total=1" in done.log
 
 
-def test_a_program_that_uses_structlog_gets_the_fields() -> None:
-    done = run(STRUCTLOG + SKIPS)
-    assert done.stdout == "[1.0]\n"
-    line = json.loads(done.stderr)
+def test_a_program_that_uses_structlog_gets_the_fields(
+    run_program: Callable[..., Any],
+) -> None:
+    done = run_program(STRUCTLOG + SKIPS)
+    assert done.printed == "[1.0]\n"
+    line = json.loads(done.log)
     assert line["event"] == "records skipped"
     assert (line["level"], line["job"], line["operator"], line["count"]) == (
         "warning",
@@ -85,10 +89,12 @@ def test_a_program_that_uses_structlog_gets_the_fields() -> None:
     )
 
 
-def test_a_configuration_of_structlog_is_not_asked() -> None:
+def test_a_configuration_of_structlog_is_not_asked(
+    run_program: Callable[..., Any],
+) -> None:
     """It may be for a logger that takes nothing that `logging` knows."""
     broken = "import structlog; structlog.configure(processors=[lambda *_: 1 / 0])\n"
-    assert run(broken + SKIPS).stdout == "[1.0]\n"
+    assert run_program(broken + SKIPS).printed == "[1.0]\n"
 
 
 async def test_a_field_has_a_name_that_logging_takes(
@@ -121,15 +127,15 @@ am.run(stream.collect("prices"))
 """
 
 
-def test_a_failure_says_its_traceback_once_where_no_logging_is_set_up() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FAILS], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1
-    assert done.stderr.startswith("ERROR aiomailbox: the job failed job='prices'")
+def test_a_failure_says_its_traceback_once_where_no_logging_is_set_up(
+    run_program: Callable[..., Any],
+) -> None:
+    done = run_program(FAILS)
+    assert done.code == 1
+    assert done.log.startswith("ERROR aiomailbox: the job failed job='prices'")
     # The cause of the cause, and what is raised from both.
-    assert done.stderr.count("Traceback (most recent call last)") <= 3
-    assert done.stderr.count("could not convert string to float: 'n/a'\n") <= 3
+    assert done.log.count("Traceback (most recent call last)") <= 3
+    assert done.log.count("could not convert string to float: 'n/a'\n") <= 3
 
 
 @pytest.mark.parametrize(
@@ -143,8 +149,8 @@ def test_a_failure_says_its_traceback_once_where_no_logging_is_set_up() -> None:
     ],
 )
 def test_a_program_that_decides_where_lines_go_reads_none_elsewhere(
-    set_up: str,
+    set_up: str, run_program: Callable[..., Any]
 ) -> None:
-    done = run(set_up + SKIPS)
-    assert done.stdout == "[1.0]\n"
-    assert done.stderr == ""
+    done = run_program(set_up + SKIPS)
+    assert done.printed == "[1.0]\n"
+    assert done.log == ""

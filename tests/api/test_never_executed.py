@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,21 +27,12 @@ SINK_LINE = 8
 WARNING = "the program ends, and an environment with sinks was never executed"
 
 
-def stderr_of(end: str, directory: Path) -> str:
-    program = directory / "program.py"
-    program.write_text(HEAD + end)
-    done = subprocess.run(
-        [sys.executable, str(program)], capture_output=True, text=True, timeout=100
-    )
-    return done.stderr
-
-
 @pytest.mark.real_time
 def test_the_end_of_the_program_names_the_sink_of_an_environment_that_never_ran(
-    tmp_path: Path,
+    run_program: Callable[..., Any], tmp_path: Path
 ) -> None:
     # One is gone by then, the other is not.
-    told = stderr_of("pipeline()\nenv = pipeline()\n", tmp_path)
+    told = run_program(HEAD + "pipeline()\nenv = pipeline()\n").log
     assert told.startswith(f"WARNING aiomailbox: {WARNING} sink='FunctionSink'")
     assert f"line='{tmp_path / 'program.py'}:{SINK_LINE}' environments=2" in told
     assert "await env.execute()" in told
@@ -60,19 +51,19 @@ def test_the_end_of_the_program_names_the_sink_of_an_environment_that_never_ran(
     ids=["executed", "explained", "prompt", "failed"],
 )
 def test_an_environment_that_ran_or_could_not_run_is_not_named(
-    end: str, tmp_path: Path
+    end: str, run_program: Callable[..., Any]
 ) -> None:
-    assert WARNING not in stderr_of(end, tmp_path)
+    assert WARNING not in run_program(HEAD + end).log
 
 
 @pytest.mark.real_time
 def test_a_module_may_offer_environments_that_its_importers_do_not_run(
-    tmp_path: Path,
+    run_program: Callable[..., Any], tmp_path: Path
 ) -> None:
     (tmp_path / "offers.py").write_text(
         HEAD.replace("def pipeline():", "if True:").replace("    return env\n", "")
     )
-    assert stderr_of("import offers\n", tmp_path) == ""
+    assert run_program(HEAD + "import offers\n").log == ""
 
 
 async def test_a_sink_that_comes_after_the_start_is_named_when_the_end_is_awaited(

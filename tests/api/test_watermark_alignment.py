@@ -69,10 +69,10 @@ async def test_cancelling_a_job_whose_source_waits_leaves_nothing(
     env: Env, assert_nothing_left: Callable[[], None]
 ) -> None:
     fast = env.from_async_iterable(paced(0.01, 10_000), aligned())
-    slow = env.from_async_iterable(paced(1000, 5), aligned())
+    slow = env.from_async_iterable(paced(100, 5), aligned())
     fast.union(slow).filter(lambda _: False).sink_to(print)
     async with env.start("aligned") as job:
-        await asyncio.sleep(1500)
+        await asyncio.sleep(150)
         await job.cancel()
     assert_nothing_left()
 

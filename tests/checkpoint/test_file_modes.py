@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import stat
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,11 +49,16 @@ for umask, place, options in eval(sys.argv[1]):
 """
 
 
-def run_jobs(*jobs: tuple[str, Path, dict[str, int]]) -> None:
-    """Run a job after the other in a process of its own: its umask, place and options."""
-    given = [(umask, str(place), options) for umask, place, options in jobs]
-    command = [sys.executable, "-c", _JOB, repr(given)]
-    subprocess.run(command, check=True, timeout=60)
+@pytest.fixture
+def run_jobs(run_program: Callable[..., Any]) -> Callable[..., None]:
+    """Give what runs jobs in a process of its own: of each its umask, place, options."""
+
+    def run(*jobs: tuple[str, Path, dict[str, int]]) -> None:
+        given = [(umask, str(place), options) for umask, place, options in jobs]
+        done = run_program(_JOB, repr(given))
+        assert not done.code, done.log
+
+    return run
 
 
 def modes_of(place: Path) -> dict[str, str]:
@@ -66,7 +71,7 @@ def modes_of(place: Path) -> dict[str, str]:
 
 @pytest.mark.real_time
 def test_new_files_and_directories_have_their_mode_whatever_the_umask(
-    tmp_path: Path,
+    tmp_path: Path, run_jobs: Callable[..., None]
 ) -> None:
     cases: list[tuple[str, dict[str, int], str, str]] = [
         ("022", {}, "-rw-------", "drwx------"),
@@ -88,7 +93,9 @@ def test_new_files_and_directories_have_their_mode_whatever_the_umask(
 
 
 @pytest.mark.real_time
-def test_directories_that_exist_keep_their_mode(tmp_path: Path) -> None:
+def test_directories_that_exist_keep_their_mode(
+    tmp_path: Path, run_jobs: Callable[..., None]
+) -> None:
     kept = tmp_path / "above" / "kept"
     kept.mkdir(parents=True)
     kept.chmod(0o755)

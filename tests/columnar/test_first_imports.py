@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -40,16 +41,16 @@ print("pandas" in sys.modules, "rocksdict" in sys.modules, Finder.found)
 """
 
 
-def found_by(build: str) -> str:
-    ended = subprocess.run(
-        [sys.executable, "-c", _PROGRAM.replace("BUILD", build)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert not ended.returncode, ended.stderr
-    return ended.stdout.strip()
+@pytest.fixture
+def found_by(run_program: Callable[..., Any]) -> Callable[[str], str]:
+    """Give what says which of them a program imports, where and when."""
+
+    def run(build: str) -> str:
+        ended = run_program(_PROGRAM.replace("BUILD", build))
+        assert not ended.code, ended.log
+        return str(ended.printed).strip()
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -59,11 +60,15 @@ def found_by(build: str) -> str:
         "stream = stream.map_batches(lambda batch: batch)",
     ],
 )
-def test_pandas_is_imported_in_a_thread(build: str) -> None:
+def test_pandas_is_imported_in_a_thread(
+    build: str, found_by: Callable[[str], str]
+) -> None:
     assert found_by(build) == "True False [('pandas', False, 'running')]"
 
 
-def test_rocksdb_is_imported_where_it_is_chosen() -> None:
+def test_rocksdb_is_imported_where_it_is_chosen(
+    found_by: Callable[[str], str],
+) -> None:
     build = (
         "env = env.configure(state_backend=am.RocksDBStateBackend());"
         "stream = env.from_collection([1, 2]).key_by(str).reduce(max)"

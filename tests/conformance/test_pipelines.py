@@ -39,9 +39,9 @@ class Way(NamedTuple):
 
 
 WAYS = [
-    Way(1, None, 100),
-    Way(2, None, 30),
-    Way(1, 1, 20),
+    Way(1, None, 60),
+    Way(2, None, 20),
+    Way(1, 1, 15),
     Way(2, 2, 10),
     Way(1, 2, 10),
     Way(2, 1, 10),

@@ -164,7 +164,7 @@ def test_death_at_any_two_operations_loses_and_repeats_nothing(
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     first = second = 1
     # Logs have twice as many operations, and readers who look at them.
-    step = 53 if has_logs else 9
+    step = 97 if has_logs else 15
     lives = 0
     while True:
         target = tmp_path / f"{first}-{second}" / "out"

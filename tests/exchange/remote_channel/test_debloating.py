@@ -111,7 +111,7 @@ async def test_a_slow_reader_shrinks_its_producers_buffers_and_a_fast_one_grows_
     small = await read(10, 1.0)
     assert small < whole / 4
     assert job.gate.debloated_buffer_size_bytes < 4096 / 4
-    await read(20_000, 0.0002)
+    await read(4_000, 0.001)
     assert job.gate.debloated_buffer_size_bytes == 4096
     assert await read(10, 0.0001) > whole / 2
     job.gate.close()

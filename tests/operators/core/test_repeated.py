@@ -52,12 +52,12 @@ def test_what_is_different_is_counted_apart() -> None:
 async def test_a_flood_of_skipped_records_is_a_line_a_second_and_the_rest_at_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Twenty seconds of 1,200 bad records each."""
+    """Five seconds of 1,200 bad records each."""
     log = RecordingLog()
     monkeypatch.setattr("aiomailbox.runtime.deployment.library_log", lambda **_: log)
 
     async def bad_records() -> AsyncIterator[str]:
-        for _ in range(24_000):
+        for _ in range(6_000):
             yield "n/a"
             await asyncio.sleep(1 / 1200)
 
@@ -65,6 +65,6 @@ async def test_a_flood_of_skipped_records_is_a_line_a_second_and_the_rest_at_the
     stream = env.from_async_iterable(bad_records)
     assert await stream.map(float, on_error=am.skip).collect() == []
     lines = [fields for _, event, fields in log.entries if event == "records skipped"]
-    assert 20 <= len(lines) <= 22
-    assert sum(fields["count"] for fields in lines) == 24_000
-    assert lines[-1]["total"] == 24_000
+    assert 5 <= len(lines) <= 7
+    assert sum(fields["count"] for fields in lines) == 6_000
+    assert lines[-1]["total"] == 6_000
