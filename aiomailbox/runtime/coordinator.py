@@ -16,7 +16,7 @@ import asyncio
 import os
 import random
 from collections import deque
-from collections.abc import Collection, Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
@@ -64,6 +64,7 @@ from aiomailbox.metrics.catalogue import MetricValue
 from aiomailbox.operators.snapshots.codec import encode_snapshot
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.records.events import SnapshotType, StopMode
+from aiomailbox.runtime.host import LocalTasks
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.runtime.sources import JobSources
 from aiomailbox.runtime.views import (
@@ -75,7 +76,6 @@ from aiomailbox.task.messages import (
     Acknowledged,
     CheckpointAborted,
     CheckpointComplete,
-    Command,
     DataEnded,
     Declined,
     PreparedData,
@@ -112,18 +112,6 @@ class CheckpointOwner(Protocol):
 
     async def on_retained(self, oldest: int) -> None:
         """Be notified of the oldest checkpoint that a job may resume from."""
-
-
-class CheckpointedTasks(Protocol):
-    """The tasks of a job, as its coordinator sees them; see `Host`."""
-
-    def tell(self, tasks: Collection[SubtaskId] | None, command: Command) -> None:
-        """Tell tasks a command."""
-
-    def are_unchanged_since(
-        self, checkpoint_id: int, tasks: Collection[SubtaskId]
-    ) -> bool:
-        """Say whether tasks are known to be as they were at a complete checkpoint."""
 
 
 class StepRunner(Protocol):
@@ -167,7 +155,7 @@ class CheckpointCoordinator:
         graph: JobGraph,
         settings: CheckpointConfig,
         services: JobServices,
-        tasks: CheckpointedTasks,
+        tasks: LocalTasks,
         owner: CheckpointOwner,
         job: StepRunner,
     ) -> None:

@@ -8,6 +8,7 @@ interrupts: what it has made ready stays for the next attempt.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
@@ -16,7 +17,7 @@ import anyio
 from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.graph.regions import has_blocking
 from aiomailbox.ids import SubtaskId
-from aiomailbox.runtime.builder import AttemptPlan, TaskBuilder
+from aiomailbox.runtime.builder import AttemptPlan, TaskBuilder, Wiring
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.loop_watch import watching
 from aiomailbox.runtime.services import JobServices
@@ -42,60 +43,6 @@ class AttemptEvents(Protocol):
 
     def on_changed(self) -> None:
         """Look again whether everything is over."""
-
-
-class Host(Protocol):
-    """Where the tasks of a job run: what it has made ready outlives an attempt.
-
-    Concept:
-        Flink, the task managers of a job as its ``JobMaster`` sees them.
-    """
-
-    @property
-    def tasks(self) -> list[StreamTask]:
-        """The attempt's tasks on the job's own loop, those of sources first."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether no task runs any more."""
-
-    def has_ended(self, tasks: Collection[SubtaskId]) -> bool:
-        """Say whether none of some tasks runs any more."""
-
-    async def prepare(self) -> None:
-        """Get ready what tasks need, before they are made; others may run.
-
-        What it raises fails the job before the first one runs.
-        """
-
-    def deploy(self, plan: AttemptPlan, events: AttemptEvents) -> None:
-        """Make the tasks of a plan; from now on they take commands.
-
-        Those that it does not name go on, if there are any.
-        """
-
-    def start(self, group: anyio.abc.TaskGroup) -> None:
-        """Start the tasks that were made; those of this loop in the group."""
-
-    def cancel(self, tasks: Collection[SubtaskId] | None = None) -> None:
-        """Ask tasks to end, None for all; any number of times, at any time."""
-
-    def tell(self, tasks: Collection[SubtaskId] | None, command: Command) -> None:
-        """Tell tasks a command, None for all; those that have ended take none."""
-
-    def are_unchanged_since(
-        self, checkpoint_id: int, tasks: Collection[SubtaskId]
-    ) -> bool:
-        """Say whether tasks are known to be as they were at a complete checkpoint."""
-
-    def on_interrupt(self) -> None:
-        """Be notified that the loop itself is going down, after `cancel`."""
-
-    def views(self, *, with_stacks: bool) -> list[TaskView]:
-        """Return the statistics of every task."""
-
-    async def release(self) -> None:
-        """Release everything, whatever happened before; leaves no place behind."""
 
 
 class LocalTasks:
@@ -192,13 +139,18 @@ async def _supervise(task: StreamTask, on_event: Callable[[TaskEvent], None]) ->
     on_event(TaskEnded(subtask, task.name, failure))
 
 
-class EmbeddedHost(LocalTasks):
-    """Runs all tasks of a job on its own loop.
+class Host(LocalTasks, ABC):
+    """Where the tasks of a job run: what it has made ready outlives an attempt.
+
+    Some or all of them are on the job's own loop.
+
+    Concept:
+        Flink, the task managers of a job as its ``JobMaster`` sees them.
 
     Args:
         graph: What to run.
         config: Settings.
-        services: What the tasks share.
+        services: What the tasks of this process share.
     """
 
     def __init__(
@@ -207,9 +159,60 @@ class EmbeddedHost(LocalTasks):
         super().__init__()
         self._graph = graph
         self._config = config
+        self._services = services
+
+    @abstractmethod
+    async def prepare(self) -> None:
+        """Get ready what tasks need, before they are made; others may run.
+
+        What it raises fails the job before the first one runs.
+        """
+
+    @abstractmethod
+    def deploy(self, plan: AttemptPlan, events: AttemptEvents) -> None:
+        """Make the tasks of a plan; from now on they take commands.
+
+        Those that it does not name go on, if there are any.
+        """
+
+    @abstractmethod
+    async def release(self) -> None:
+        """Release everything, whatever happened before; leaves no place behind."""
+
+    def _make_tasks(
+        self,
+        plan: AttemptPlan,
+        events: AttemptEvents,
+        *,
+        wiring: Wiring | None = None,
+        directory: str | None = None,
+    ) -> None:
+        """Make those tasks of a plan that belong to this process."""
+        self._services.begin_attempt(plan.beginning)
+        builder = TaskBuilder(
+            self._graph,
+            self._config,
+            self._services,
+            plan,
+            events.on_event,
+            wiring=wiring,
+            directory=directory,
+        )
+        tasks = builder.build()
+        if plan.is_first:
+            self.clear()
+        self.add(tasks, events.on_event)
+
+
+class EmbeddedHost(Host):
+    """Runs all tasks of a job on its own loop; arguments as `Host`."""
+
+    def __init__(
+        self, graph: JobGraph, config: JobConfig, services: JobServices
+    ) -> None:
+        super().__init__(graph, config, services)
         self._scratch = ScratchDirectories()
         self._is_prepared = False
-        self._services = services
 
     async def prepare(self) -> None:
         """Make a directory for state that is kept in files, once.
@@ -225,20 +228,9 @@ class EmbeddedHost(LocalTasks):
 
     def deploy(self, plan: AttemptPlan, events: AttemptEvents) -> None:
         """Make the tasks of a plan."""
-        self._services.begin_attempt(plan.beginning)
-        builder = TaskBuilder(
-            self._graph,
-            self._config,
-            self._services,
-            plan,
-            events.on_event,
-            # Only blocking exchanges write records to files.
-            directory=self._scratch.below("") if has_blocking(self._graph) else None,
-        )
-        tasks = builder.build()
-        if plan.is_first:
-            self.clear()
-        self.add(tasks, events.on_event)
+        # Only blocking exchanges write records to files.
+        directory = self._scratch.below("") if has_blocking(self._graph) else None
+        self._make_tasks(plan, events, directory=directory)
 
     async def release(self) -> None:
         """Release what the tasks shared."""

@@ -47,9 +47,9 @@ from aiomailbox.runtime.builder import AttemptPlan
 from aiomailbox.runtime.config import JobConfig, JobState
 from aiomailbox.runtime.coordinator import (
     CheckpointCoordinator,
-    CheckpointedTasks,
     StepRunner,
 )
+from aiomailbox.runtime.host import LocalTasks
 from aiomailbox.runtime.job_journal import FinishedCalls
 from aiomailbox.runtime.limiter import LimiterService
 from aiomailbox.runtime.services import JobServices
@@ -273,7 +273,7 @@ class JobCheckpoints:
         graph: JobGraph,
         config: JobConfig,
         services: JobServices,
-        tasks: CheckpointedTasks,
+        tasks: LocalTasks,
         job: StepRunner,
     ) -> None:
         self._graph = graph

@@ -15,8 +15,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-import anyio
-
 from aiomailbox.availability import Availability
 from aiomailbox.checkpoint.restored import RestoredTasks
 from aiomailbox.clock import SystemClock
@@ -35,9 +33,9 @@ from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.policies.restart import NoRestart
 from aiomailbox.records.byte_reader import ByteReader
 from aiomailbox.records.run_columns import PythonSerializer
-from aiomailbox.runtime.builder import AttemptPlan, TaskBuilder
+from aiomailbox.runtime.builder import AttemptPlan
 from aiomailbox.runtime.config import JobConfig
-from aiomailbox.runtime.host import AttemptEvents, LocalTasks
+from aiomailbox.runtime.host import AttemptEvents, Host
 from aiomailbox.runtime.limiter import LimiterService, limits_of
 from aiomailbox.runtime.master import JobMaster
 from aiomailbox.runtime.peers.control import Starter, Worker
@@ -70,7 +68,6 @@ from aiomailbox.runtime.services import JobServices, PullHandover
 from aiomailbox.runtime.views import TaskView
 from aiomailbox.supervision import outlast
 from aiomailbox.task.messages import Command, TaskEnded, TaskEvent
-from aiomailbox.task.stream_task import StreamTask
 from aiomailbox.threads import run_in_thread
 
 # Where the messages of workers are checked and dispatched.
@@ -313,7 +310,7 @@ _GRACE_S: Final = 2.0
 _EXIT_S: Final = 5.0
 
 
-class PeersHost:
+class PeersHost(Host):
     """Runs a job's tasks at workers, and in this process what has to stay.
 
     Args:
@@ -332,12 +329,11 @@ class PeersHost:
         services: JobServices,
         starter: Starter,
     ) -> None:
+        super().__init__(shipment.graph, shipment.config, services)
         self._shipment = shipment
         self._payload = payload
         self._limits = limits
-        self._services = services
         services.alignments = AlignmentGroups(on_moved=self._on_limit_moved)
-        self._local = LocalTasks()
         self._changed = Availability()
         self._workers = [
             starter.new_worker(peer, self)
@@ -354,18 +350,13 @@ class PeersHost:
         self._deaths: dict[int, WorkerDiedError] = {}
 
     @property
-    def tasks(self) -> list[StreamTask]:
-        """The tasks of this process."""
-        return self._local.tasks
-
-    @property
     def is_over(self) -> bool:
         """Whether no task runs any more, here or in a worker."""
-        return self._local.is_over and not self._desk.running
+        return super().is_over and not self._desk.running
 
     def has_ended(self, tasks: Collection[SubtaskId]) -> bool:
         """Say whether none of some tasks runs any more."""
-        return self._local.has_ended(tasks) and self._desk.have_ended(tasks)
+        return super().has_ended(tasks) and self._desk.have_ended(tasks)
 
     async def prepare(self) -> None:
         """Start the workers, and wait until all know the job and listen.
@@ -393,7 +384,7 @@ class PeersHost:
             await worker.start()
             worker.send(self._begin(worker.peer))
         # No worker restarts, so what may be megabytes is not sent again.
-        if isinstance(self._shipment.config.restart_strategy, NoRestart):
+        if isinstance(self._config.restart_strategy, NoRestart):
             self._payload = b""
         await self._connect(network)
 
@@ -444,20 +435,8 @@ class PeersHost:
     def deploy(self, plan: AttemptPlan, events: AttemptEvents) -> None:
         """Make the tasks of this process, and let the workers make theirs."""
         self._events = events
-        self._services.begin_attempt(plan.beginning)
         self._desk.begin_attempt(plan.number, plan.tasks, is_first=plan.is_first)
-        builder = TaskBuilder(
-            self._shipment.graph,
-            self._shipment.config,
-            self._services,
-            plan,
-            events.on_event,
-            wiring=self._network,
-        )
-        tasks = builder.build()
-        if plan.is_first:
-            self._local.clear()
-        self._local.add(tasks, events.on_event)
+        self._make_tasks(plan, events, wiring=self._network)
         for worker in self._workers:
             if plan.is_first or self._desk.is_at(worker.peer, plan.tasks or ()):
                 self._deploy_at(worker, plan)
@@ -481,13 +460,9 @@ class PeersHost:
         for group, limit_ms in self._services.alignments.limits().items():
             worker.send(AlignmentLimit(group, limit_ms))
 
-    def start(self, group: anyio.abc.TaskGroup) -> None:
-        """Start the tasks of this process in the group; workers start theirs."""
-        self._local.start(group)
-
     def cancel(self, tasks: Collection[SubtaskId] | None = None) -> None:
         """Ask tasks to end; workers that take too long are killed."""
-        self._local.cancel(tasks)
+        super().cancel(tasks)
         if self._is_cancelled:
             return
         if tasks is None:
@@ -499,7 +474,7 @@ class PeersHost:
             for worker, mine in self._by_worker(sorted(tasks)):
                 worker.send(Cancel(mine))
         if self._workers:
-            timeout_s = self._shipment.config.cancel_timeout_s
+            timeout_s = self._config.cancel_timeout_s
             loop = asyncio.get_running_loop()
             now_s = loop.time()
             self._deadlines = [one for one in self._deadlines if one.when() > now_s]
@@ -520,17 +495,13 @@ class PeersHost:
         What a task elsewhere has done since it said so is in the next checkpoint, as if
         the barrier of this one had come before it.
         """
-        return self._local.are_unchanged_since(
+        return super().are_unchanged_since(
             checkpoint_id, tasks
         ) and self._desk.are_unchanged_since(checkpoint_id, tasks)
 
-    def on_interrupt(self) -> None:
-        """Do not wait for tasks of this process that never began."""
-        self._local.on_interrupt()
-
     def tell(self, tasks: Collection[SubtaskId] | None, command: Command) -> None:
         """Tell tasks a command, wherever they are; None for all."""
-        self._local.tell(tasks, command)
+        super().tell(tasks, command)
         told = (
             [(worker, None) for worker in self._workers]
             if tasks is None
@@ -553,11 +524,10 @@ class PeersHost:
     def views(self, *, with_stacks: bool) -> list[TaskView]:
         """Return the statistics of every task; those of workers are up to 0.25 s old."""
         order: dict[int, int] = {
-            vertex.id: place
-            for place, vertex in enumerate(self._shipment.graph.vertices)
+            vertex.id: place for place, vertex in enumerate(self._graph.vertices)
         }
         views = [
-            *self._local.views(with_stacks=with_stacks),
+            *super().views(with_stacks=with_stacks),
             *(view for tasks in self._desk.views.values() for view in tasks),
         ]
         return sorted(
