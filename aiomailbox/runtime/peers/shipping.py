@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import msgspec
 import msgspec.structs
@@ -29,9 +29,7 @@ from msgspec import StructMeta
 from aiomailbox.errors import MissingExtraError, NotShippableError, safe_str
 from aiomailbox.graph.job_graph import Edge, JobGraph, JobVertex, Node
 from aiomailbox.graph.transformation import Transformation
-from aiomailbox.ids import OperatorId
 from aiomailbox.policies.rate_limit import RateLimit
-from aiomailbox.records.events import OutputTag
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.peers.placement import PARENT, Placement
 from aiomailbox.runtime.peers.record_types import RecordTypes
@@ -247,36 +245,18 @@ class Shipment:
     record_types: tuple[Any, ...] = ()
 
 
-@dataclass(slots=True)
-class _FlatEdge:
-    source: int
-    target: int
-    input_index: int
-    partitioner: Any
-    tag: Any
-    chained: bool
-    is_blocking: bool
+class _FlatGraph(NamedTuple):
+    """A graph that can be pickled: as it is, each node leads to the next, too deep.
 
+    Attributes:
+        graph: The graph; its nodes have no edges.
+        edges: Those between them, each behind the earlier ones of its source.
+        inputs: For each node the numbers of its ``in_edges``.
+    """
 
-@dataclass(slots=True)
-class _FlatNode:
-    operator_id: OperatorId
-    transformation: Transformation
-    parallelism: int
-    max_parallelism: int
-    tags_given: frozenset[OutputTag]
-    slot_sharing_group: str
-    in_edges: list[list[int]]
-    out_edges: list[int]
-
-
-@dataclass(slots=True)
-class _FlatGraph:
-    name: str
-    max_parallelism: int
-    nodes: dict[int, _FlatNode]
-    edges: list[_FlatEdge]
-    vertices: list[tuple[Any, list[int]]]
+    graph: JobGraph
+    edges: list[Edge]
+    inputs: list[list[list[int]]]
 
 
 def pack(
@@ -463,58 +443,48 @@ class _Unpickler(pickle.Unpickler):
 def _flattened(
     graph: JobGraph, placement: Placement, *, for_parent: bool
 ) -> _FlatGraph:
-    nodes = graph.nodes
-    edges = [edge for node in nodes for edge in node.out_edges]
-    numbers = {id(edge): number for number, edge in enumerate(edges)}
-    homes = {
-        node.index: placement.peers[vertex.id]
-        for vertex in graph.vertices
-        for node in vertex.nodes
-    }
-    return _FlatGraph(
-        graph.name,
-        graph.max_parallelism,
-        {
-            node.index: _FlatNode(
-                node.operator_id,
-                replace(node.transformation, inputs=[], record_fields=None)
-                if for_parent
-                else _bare(
-                    node.transformation, keep_factory=homes[node.index][0] != PARENT
-                ),
-                node.parallelism,
-                node.max_parallelism,
-                node.tags_given,
-                node.slot_sharing_group,
-                [[numbers[id(edge)] for edge in united] for united in node.in_edges],
-                [numbers[id(edge)] for edge in node.out_edges],
+    bare: dict[int, Node] = {}
+    for vertex in graph.vertices:
+        is_here = for_parent or placement.peers[vertex.id][0] != PARENT
+        for node in vertex.nodes:
+            item = _bare(
+                node.transformation, keep_factory=is_here, keep_ends=for_parent
             )
-            for node in nodes
-        },
+            bare[node.index] = replace(
+                node, transformation=item, in_edges=[], out_edges=[]
+            )
+    edges = [edge for node in graph.nodes for edge in node.out_edges]
+    numbers = {id(edge): number for number, edge in enumerate(edges)}
+    vertices = [
+        JobVertex(vertex.id, [bare[node.index] for node in vertex.nodes])
+        for vertex in graph.vertices
+    ]
+    return _FlatGraph(
+        replace(graph, vertices=vertices),
         [
-            _FlatEdge(
-                edge.source.index,
-                edge.target.index,
-                edge.input_index,
-                edge.partitioner,
-                edge.tag,
-                edge.chained,
-                edge.is_blocking,
+            replace(
+                edge, source=bare[edge.source.index], target=bare[edge.target.index]
             )
             for edge in edges
         ],
         [
-            (vertex.id, [node.index for node in vertex.nodes])
-            for vertex in graph.vertices
+            [[numbers[id(edge)] for edge in united] for united in node.in_edges]
+            for node in graph.nodes
         ],
     )
 
 
-def _bare(item: Transformation, *, keep_factory: bool) -> Transformation:
+def _bare(
+    item: Transformation, *, keep_factory: bool, keep_ends: bool
+) -> Transformation:
     """Return a transformation without its neighbours; its factory has the source."""
-    factory = item.factory if keep_factory else _absent
     return replace(
-        item, inputs=[], factory=factory, source=None, sink=None, record_fields=None
+        item,
+        inputs=[],
+        factory=item.factory if keep_factory else _absent,
+        source=item.source if keep_ends else None,
+        sink=item.sink if keep_ends else None,
+        record_fields=None,
     )
 
 
@@ -523,56 +493,25 @@ def _absent() -> NoReturn:
 
 
 def _graph(flat: _FlatGraph) -> JobGraph:
-    nodes = {
-        index: Node(
-            index,
-            node.operator_id,
-            node.transformation,
-            node.parallelism,
-            node.max_parallelism,
-            node.tags_given,
-        )
-        for index, node in flat.nodes.items()
-    }
-    edges = [
-        Edge(
-            nodes[edge.source],
-            nodes[edge.target],
-            edge.input_index,
-            edge.partitioner,
-            edge.tag,
-            edge.chained,
-            edge.is_blocking,
-        )
-        for edge in flat.edges
-    ]
-    for index, node in flat.nodes.items():
-        nodes[index].slot_sharing_group = node.slot_sharing_group
-        nodes[index].in_edges = [
-            [edges[number] for number in united] for united in node.in_edges
-        ]
-        nodes[index].out_edges = [edges[number] for number in node.out_edges]
-    vertices = [
-        JobVertex(identity, [nodes[index] for index in indexes])
-        for identity, indexes in flat.vertices
-    ]
-    return JobGraph(flat.name, vertices, flat.max_parallelism)
+    for edge in flat.edges:
+        edge.source.out_edges.append(edge)
+    for node, inputs in zip(flat.graph.nodes, flat.inputs, strict=True):
+        node.in_edges = [[flat.edges[number] for number in one] for one in inputs]
+    return flat.graph
 
 
 def _blame(flat: _FlatGraph, error: Exception) -> None:
     """Raise for the first operator, or the first way between two, that is to blame."""
-    for node in flat.nodes.values():
-        item = node.transformation
-        problem = why_unpicklable(item.factory, _probe)
+    # The first one in the pipeline: what comes after it often fails of the same reason.
+    suspects: list[tuple[Node, Any]] = [
+        *((node, node.transformation.factory) for node in flat.graph.nodes),
+        *((edge.target, edge.partitioner) for edge in flat.edges),
+    ]
+    for node, part in suspects:
+        problem = why_unpicklable(part, _probe)
         if problem is not None:
-            # The first one in the pipeline: what comes after it often fails of the same
-            # reason.
-            raise NotShippableError(item.name, item.uid, problem) from error
-    for edge in flat.edges:
-        item = flat.nodes[edge.target].transformation
-        problem = why_unpicklable(edge.partitioner, _probe)
-        if problem is not None:
-            raise NotShippableError(item.name, item.uid, problem) from error
+            uid = node.transformation.uid
+            raise NotShippableError(node.name, uid, problem) from error
 
 
 def _probe(value: Any) -> None:
