@@ -231,15 +231,14 @@ class SystemProcessingTimeService:
     """Timers of a task on the running loop.
 
     Bound to the loop that runs when the first timer is registered; all methods belong
-    to that loop. Callbacks are plain functions that the loop calls.
+    to that loop. Callbacks are plain functions that the loop calls, and the loop's
+    handler is told what they raise; the schedule goes on.
 
     A timer for a millisecond fires when that millisecond has passed, so that nothing
     that happens within it comes too late.
 
     Args:
         clock: Wall-clock time, and the loop's own time.
-        on_error: Told what a callback raised; by default the loop's handler is. The
-            schedule goes on either way.
 
     Attributes:
         state: What the service allows.
@@ -259,23 +258,11 @@ class SystemProcessingTimeService:
         that was 0
     """
 
-    def __init__(
-        self,
-        clock: Clock,
-        on_error: Callable[[BaseException], None] | None = None,
-    ) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._on_error = on_error or _tell_loop
         # As a set that keeps their order.
         self._timers: dict[SystemTimer, None] = {}
-        self._running = 0
-        self._quiet: asyncio.Future[None] | None = None
         self.state: ServiceState = ServiceState.ALIVE
-
-    @property
-    def timer_count(self) -> int:
-        """How many timers are scheduled."""
-        return len(self._timers)
 
     def current_processing_time(self) -> int:
         """Return wall-clock time, integer milliseconds since the epoch."""
@@ -307,18 +294,9 @@ class SystemProcessingTimeService:
         timer = SystemTimer(self, callback, due_ms, period_ms)
         return self._start(timer, initial_delay_ms)
 
-    def quiesce(self) -> asyncio.Future[None]:
-        """Cancel what is scheduled and start nothing more, at once.
-
-        Returns:
-            A future, the same for all callers, that is done when no callback runs.
-        """
+    def quiesce(self) -> None:
+        """Cancel what is scheduled and start nothing more; idempotent."""
         self._advance(ServiceState.QUIESCED)
-        if self._quiet is None:
-            self._quiet = asyncio.get_running_loop().create_future()
-            if not self._running:
-                self._quiet.set_result(None)
-        return self._quiet
 
     def shutdown(self) -> None:
         """Cancel what is scheduled and refuse everything from now on; idempotent."""
@@ -349,23 +327,14 @@ class SystemProcessingTimeService:
         if not timer.period_ms:
             timer.done = True
             self._timers.pop(timer, None)
-        self._running += 1
         try:
             timer.callback(timer.timestamp_ms)
-        except Exception as error:  # noqa: BLE001 -- handed to its owner
-            self._on_error(error)
         finally:
-            self._running -= 1
-            if self._quiet is not None and not self._quiet.done() and not self._running:
-                self._quiet.set_result(None)
-        # Asked afterwards: the callback may have cancelled its own timer.
-        if not timer.done:
-            self._schedule_next(timer)
-
-    def _schedule_next(self, timer: SystemTimer) -> None:
-        timer.timestamp_ms += timer.period_ms
-        # From when it was due and not from now, or a fixed rate would drift.
-        timer.schedule(timer.due_s + timer.period_ms / 1000, self._fire)
+            # Asked afterwards: the callback may have cancelled its own timer.
+            if not timer.done:
+                timer.timestamp_ms += timer.period_ms
+                # From when it was due and not from now, or a fixed rate would drift.
+                timer.schedule(timer.due_s + timer.period_ms / 1000, self._fire)
 
 
 class MailboxProcessingTimeService:
@@ -469,9 +438,3 @@ def check_period(period_ms: int) -> None:
         raise InvalidArgumentError(
             "period_ms", f"{period_ms} ms is too short", "Use 1 ms or more."
         )
-
-
-def _tell_loop(error: BaseException) -> None:
-    asyncio.get_running_loop().call_exception_handler(
-        {"message": "a processing-time callback raised", "exception": error}
-    )

@@ -738,7 +738,7 @@ class StreamTask:
         self._check_cancelled()
         # Timers before the mailbox: one that fires into a quiesced mailbox is refused,
         # for no visible reason (FLINK-23558).
-        await self._timers.quiesce()
+        self._timers.quiesce()
         self.processor.prepare_close()
         await self.processor.drain()
         self._flush()
