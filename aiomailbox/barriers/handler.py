@@ -155,7 +155,6 @@ class CheckpointBarrierHandler(_BarrierHandler):
         self._pending: CheckpointBarrier | None = None
         self._arrived: set[ChannelInfo] = set()
         self._target = 0
-        self._is_closed = False
 
     @property
     def is_pending(self) -> bool:
@@ -232,11 +231,7 @@ class CheckpointBarrierHandler(_BarrierHandler):
     def on_timeout(self, checkpoint_id: int) -> list[Action]:
         """Take the end of the time for alignment; harmless when it comes too late."""
         barrier = self._pending
-        if (
-            barrier is None
-            or checkpoint_id != self.latest_checkpoint_id
-            or self._is_closed
-        ):
+        if barrier is None or checkpoint_id != self.latest_checkpoint_id:
             return []
         return self._machine.on_timeout(barrier)
 
@@ -255,10 +250,6 @@ class CheckpointBarrierHandler(_BarrierHandler):
         if checkpoint_id == self.latest_checkpoint_id:
             self._meter.reset()
         return [*actions, Abort(checkpoint_id, reason)]
-
-    def close(self) -> None:
-        """Expect nothing more; timers that still fire have no effect."""
-        self._is_closed = True
 
     def _is_obsolete(self, checkpoint_id: int) -> bool:
         if checkpoint_id == self.latest_checkpoint_id:
@@ -358,11 +349,6 @@ class CheckpointBarrierTracker(_BarrierHandler):
         self._pending: deque[_Count] = deque()
 
     @property
-    def pending_checkpoint_ids(self) -> list[int]:
-        """The checkpoints some of whose barriers are missing, oldest first."""
-        return [count.checkpoint_id for count in self._pending]
-
-    @property
     def is_pending(self) -> bool:
         """Whether some barriers of a checkpoint are missing."""
         return bool(self._pending)
@@ -439,10 +425,6 @@ class CheckpointBarrierTracker(_BarrierHandler):
     def on_timeout(self, checkpoint_id: int) -> list[Action]:
         """Ignore what only barriers that may overtake have."""
         return []
-
-    def close(self) -> None:
-        """Expect nothing more."""
-        self._pending.clear()
 
     def _complete(self, count: _Count) -> list[Action]:
         # Up to and with it: they are in the order of their numbers.

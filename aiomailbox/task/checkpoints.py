@@ -48,13 +48,11 @@ from aiomailbox.errors import (
     CheckpointDeclinedError,
     CheckpointFailedError,
     IllegalStateError,
-    RejectedMailError,
 )
 from aiomailbox.exchange.core.contract import ObjectBuffer
 from aiomailbox.exchange.gate import InputGate
 from aiomailbox.ids import OperatorId, SubtaskId
 from aiomailbox.mailbox.executor import MailboxExecutor
-from aiomailbox.mailbox.mail import MailOptions
 from aiomailbox.operators.core.operator import Pending, finished, then
 from aiomailbox.records.events import (
     CancelCheckpoint,
@@ -66,12 +64,14 @@ from aiomailbox.records.events import (
 from aiomailbox.task.chain import OperatorChain
 from aiomailbox.task.environment import TaskCheckpointing, TaskEnvironment, TaskPlan
 from aiomailbox.task.in_flight import (
+    BarrierTimer,
     ChannelStates,
     InputState,
     OutputBarriers,
     Prepared,
     Rest,
     TaskSnapshot,
+    send_urgent,
 )
 from aiomailbox.task.messages import (
     LITTLE_BYTES,
@@ -195,7 +195,9 @@ class TaskCheckpoints:
             if plan.gates
             else None
         )
-        self._alignment_timer: asyncio.TimerHandle | None = None
+        self._alignment_timer = BarrierTimer(
+            mailbox, self._on_timeout, "end of an alignment's time"
+        )
         # In the order they were aborted; none is at or before `last_id`.
         self._aborted: dict[int, None] = {}
         self._idle: list[Callable[[], None]] = []
@@ -258,7 +260,7 @@ class TaskCheckpoints:
 
     def execute(self, read: Callable[[], Pending]) -> None:
         """Read priority events as urgent mail."""
-        self._send(read, description="priority events")
+        send_urgent(self._mailbox, read, description="priority events")
 
     def disregard_mail(self) -> None:
         """Say that the mail that runs now changes nothing that a snapshot holds."""
@@ -441,9 +443,7 @@ class TaskCheckpoints:
 
     def close(self) -> None:
         """Take no checkpoints any more, and cancel what is being written."""
-        if self._handler is not None:
-            self._handler.close()
-        self._end_alignment_timer()
+        self._alignment_timer.cancel()
         for cancel in self._writing.values():
             cancel()
         self._writing.clear()
@@ -473,10 +473,10 @@ class TaskCheckpoints:
                 case Prioritize(channel=info, sequence_number=number):
                     gate = self._gates[info.gate_index]
                     gate.prioritize(info.channel_index, number)
-                case SetAlignmentTimer():
-                    self._set_alignment_timer(action)
+                case SetAlignmentTimer(checkpoint_id=checkpoint_id, delay_ms=delay_ms):
+                    self._alignment_timer.set(checkpoint_id, delay_ms)
                 case CancelAlignmentTimer():
-                    self._end_alignment_timer()
+                    self._alignment_timer.cancel()
                 case StartPersisting(barrier=barrier):
                     if self._inputs is not None:
                         self._inputs.start(barrier)
@@ -484,36 +484,9 @@ class TaskCheckpoints:
                     if self._inputs is not None:
                         self._inputs.stop(checkpoint_id)
 
-    def _set_alignment_timer(self, action: SetAlignmentTimer) -> None:
-        self._end_alignment_timer()
-        self._alignment_timer = asyncio.get_running_loop().call_later(
-            action.delay_ms / 1000, self._send_timeout, action.checkpoint_id
-        )
-
-    def _send_timeout(self, checkpoint_id: int) -> None:
-        self._send(
-            self._on_timeout, checkpoint_id, description="end of an alignment's time"
-        )
-
     def _on_timeout(self, checkpoint_id: int) -> Pending:
         assert self._handler is not None, "it has set the timer"
         return self._do(self._handler.on_timeout(checkpoint_id))
-
-    def _end_alignment_timer(self) -> None:
-        timer, self._alignment_timer = self._alignment_timer, None
-        if timer is not None:
-            timer.cancel()
-
-    def _send(
-        self, function: Callable[..., Pending], *args: Any, description: str
-    ) -> None:
-        # A mailbox that takes no more mail needs neither timeouts nor barriers.
-        try:
-            self._mailbox.execute(
-                function, *args, description=description, options=MailOptions.URGENT
-            )
-        except RejectedMailError:
-            return
 
     async def _write(
         self,

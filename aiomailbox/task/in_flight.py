@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 from aiomailbox.availability import Availability
@@ -26,6 +28,7 @@ from aiomailbox.exchange.writer import RecordWriter
 from aiomailbox.ids import OperatorId
 from aiomailbox.mailbox.executor import MailboxExecutor
 from aiomailbox.mailbox.mail import MailOptions
+from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.records import Element
 from aiomailbox.records.element_codec import ElementCodec
@@ -233,6 +236,50 @@ class OutputState:
 _NOT_KEPT = (WrongTypeError, InvalidArgumentError)
 
 
+def send_urgent(
+    mailbox: MailboxExecutor,
+    function: Callable[..., Pending],
+    *args: Any,
+    description: str,
+) -> None:
+    """Send urgent mail about barriers; a mailbox that takes no more needs none."""
+    with suppress(RejectedMailError):
+        mailbox.execute(
+            function, *args, description=description, options=MailOptions.URGENT
+        )
+
+
+class BarrierTimer:
+    """Sends urgent mail when the time of the newest barrier is over.
+
+    Args:
+        mailbox: Where the mail goes.
+        on_timeout: What it calls with the number of the checkpoint.
+        description: What it is for.
+    """
+
+    def __init__(
+        self,
+        mailbox: MailboxExecutor,
+        on_timeout: Callable[[int], Pending],
+        description: str,
+    ) -> None:
+        self._send = partial(send_urgent, mailbox, on_timeout, description=description)
+        self._handle: asyncio.TimerHandle | None = None
+
+    def set(self, checkpoint_id: int, delay_ms: int) -> None:
+        """Send the mail after a while, and none that was to be sent before."""
+        self.cancel()
+        loop = asyncio.get_running_loop()
+        self._handle = loop.call_later(delay_ms / 1000, self._send, checkpoint_id)
+
+    def cancel(self) -> None:
+        """Send no mail; no-op if none is to be sent."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+
 class OutputBarriers:
     """Sends barriers to all outputs of a task, and keeps what they overtake.
 
@@ -258,7 +305,7 @@ class OutputBarriers:
         self._mailbox = mailbox
         self._clock = clock
         self._log = log
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = BarrierTimer(mailbox, self._on_timeout, "end of a barrier's time")
         self._outputs = [
             OutputState(
                 states, writer, names, channels.codec, may_overtake=may_overtake
@@ -275,7 +322,9 @@ class OutputBarriers:
         for output in self._outputs:
             self._send(output, barrier)
         if barrier.is_timeoutable and self._outputs:
-            self._set_timer(barrier)
+            due_ms = barrier.timestamp_ms + barrier.aligned_timeout_ms
+            delay_ms = max(0, due_ms - self._clock.now_ms())
+            self._timer.set(barrier.checkpoint_id, delay_ms)
 
     async def collected(self, checkpoint_id: int) -> ChannelState:
         """Wait until the data of a checkpoint is complete, and return it."""
@@ -290,9 +339,7 @@ class OutputBarriers:
 
     def close(self) -> None:
         """Let no barrier time out any more."""
-        timer, self._timer = self._timer, None
-        if timer is not None:
-            timer.cancel()
+        self._timer.cancel()
 
     def _send(self, output: OutputState, barrier: CheckpointBarrier) -> None:
         if not barrier.needs_channel_state:
@@ -315,28 +362,6 @@ class OutputBarriers:
             partition=str(output.writer.partition.partition_id),
             error=str(error),
         )
-
-    def _set_timer(self, barrier: CheckpointBarrier) -> None:
-        self.close()
-        due_ms = barrier.timestamp_ms + barrier.aligned_timeout_ms
-        delay_ms = max(0, due_ms - self._clock.now_ms())
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(
-            delay_ms / 1000, self._send_timeout, barrier.checkpoint_id
-        )
-
-    def _send_timeout(self, checkpoint_id: int) -> None:
-        self._timer = None
-        # A mailbox that takes no more mail needs no timeout.
-        try:
-            self._mailbox.execute(
-                self._on_timeout,
-                checkpoint_id,
-                description="end of a barrier's time",
-                options=MailOptions.URGENT,
-            )
-        except RejectedMailError:
-            return
 
     def _on_timeout(self, checkpoint_id: int) -> None:
         # Where the barrier is changes no state.

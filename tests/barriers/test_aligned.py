@@ -293,10 +293,3 @@ def test_whatever_happens_a_blocked_channel_is_resumed_once(
     assert len(set(inputs.aborted)) == len(inputs.aborted)
     if len(ended) == 3:
         assert not waiting
-
-
-def test_nothing_is_expected_after_closing() -> None:
-    inputs = aligned(2)
-    inputs.b(1, 0)
-    inputs.handler.close()
-    assert inputs.handler.on_timeout(1) == []

@@ -197,16 +197,6 @@ def test_the_timer_has_no_effect_on_a_cancelled_alignment() -> None:
     assert inputs.aborted == [1]
 
 
-def test_the_timer_has_no_effect_on_closed_inputs() -> None:
-    """SEM-177."""
-    inputs = alternating(2, timeout_ms=100)
-    inputs.b(1, 0)
-    inputs.handler.close()
-    pass_ms(inputs, 101)
-    inputs.fire_timer(1)
-    assert inputs.triggered == []
-
-
 def test_the_timer_comes_second_to_a_late_barrier() -> None:
     """SEM-178."""
     inputs = alternating(3, timeout_ms=100)
