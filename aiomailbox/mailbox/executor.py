@@ -58,7 +58,10 @@ class MailYielder:
 
     Attributes:
         mailbox: The mailbox that is yielded to.
+        gate: Whether the default action may run.
         control: The flags and failures of the loop that runs the mail.
+        metrics: Its numbers.
+        budget: Its slice.
         children: The asyncio tasks that run coroutine mail, outermost first.
     """
 
@@ -72,67 +75,22 @@ class MailYielder:
         depth_max: int = YIELD_DEPTH_MAX,
     ) -> None:
         self.mailbox: TaskMailbox = gate.mailbox
-        self._gate = gate
+        self.gate: ActionGate = gate
         self.control: LoopControl = control
-        self._metrics = metrics
-        self._budget = budget
+        self.metrics: MailboxMetrics = metrics
+        self.budget: SliceBudget = budget
         self.children: list[asyncio.Task[_Exit]] = []
         self._depth = 0
         self._depth_max = depth_max
 
-    @property
-    def is_suspended(self) -> bool:
-        """Whether the default action is suspended."""
-        return self._gate.suspension is not None
-
-    def disregard(self) -> None:
-        """Count the mail that runs now as one that changes nothing."""
-        self._metrics.mails_disregarded += 1
-
-    def count_change(self) -> None:
-        """Count a change beside mail as a step."""
-        self._metrics.changes += 1
-
-    def is_slice_over(self) -> bool:
-        """Spend a turn of the slice and say whether it is used up."""
-        return self._budget.is_over()
-
-    def watch(self) -> SliceWatch:
-        """Return what tells whether work has taken longer than a slice."""
-        return SliceWatch(self._budget)
-
-    async def yield_once(self, priority: int) -> None:
-        """Run one eligible mail; waits for it."""
-        control, mailbox = self.control, self.mailbox
-        self._check_depth()
-        # On entry and after each wake: a loop around a yield may have run the mail that
-        # ends the loop, and nothing would wake it again.
-        control.raise_if_cancelled()
-        while (mail := mailbox.try_take(priority)) is None:
-            mailbox.require_open("wait for more mail")
-            await self._wait(priority)
-            control.raise_if_cancelled()
-        await self._run(mail)
-
     async def try_yield(self, priority: int, *, ignore_deferrable: bool) -> bool:
         """Run one eligible mail if there is one; say whether."""
-        self._check_depth()
+        self.check_depth()
         mail = self._try_take(priority, ignore_deferrable)
         if mail is None:
             return False
-        await self._run(mail)
+        await self.run(mail)
         return True
-
-    async def pause(self, priority: int) -> None:
-        """Let the event loop and eligible mail have their turn, between two pieces.
-
-        Mail that is sent meanwhile waits for the next pause.
-        """
-        self.mailbox.ownership.check("pause")
-        self.control.raise_if_cancelled()
-        if self._budget.is_over():
-            await self._budget.yield_to_loop()
-        await self.run_waiting(self._priority_in_pause(priority))
 
     async def run_waiting(self, priority: int) -> None:
         """Run the eligible mail that waits now."""
@@ -140,10 +98,6 @@ class MailYielder:
             if not await self.try_yield(priority, ignore_deferrable=False):
                 break
         self.control.raise_if_cancelled()
-
-    async def pause_until(self, availability: Availability, priority: int) -> None:
-        """Run the mail of a pause as it comes until something is available."""
-        await self.wait_until(availability, self._priority_in_pause(priority))
 
     async def wait_until(self, availability: Availability, priority: int) -> None:
         """Run eligible mail as it comes until something is available."""
@@ -159,7 +113,7 @@ class MailYielder:
                 # Takes the callback back that it left at the availability.
                 waiter.cancel()
 
-    def _priority_in_pause(self, priority: int) -> int:
+    def priority_in_pause(self, priority: int) -> int:
         """Return which mail may run while an operator pauses between two pieces.
 
         All of it where nothing but the operator is at work: the default action has
@@ -179,14 +133,14 @@ class MailYielder:
     ) -> None:
         """Run eligible mail as it comes, until ``future`` is done."""
         self.mailbox.ownership.check("yield_until")
-        self._check_depth()
+        self.check_depth()
         self.control.raise_if_cancelled()
         while not future.done():
             mail = self._try_take(priority, ignore_deferrable)
             if mail is not None:
-                await self._run(mail)
+                await self.run(mail)
             else:
-                await self._wait(
+                await self.wait(
                     priority, ignore_deferrable=ignore_deferrable, until=future
                 )
             self.control.raise_if_cancelled()
@@ -196,20 +150,22 @@ class MailYielder:
             return self.mailbox.try_take_ignoring_deferrable(priority)
         return self.mailbox.try_take(priority)
 
-    async def _wait(
+    async def wait(
         self,
         priority: int,
         *,
         ignore_deferrable: bool = False,
         until: asyncio.Future[object] | None = None,
     ) -> None:
-        self._budget.pause()
+        """Wait until there may be eligible mail, or ``until`` is done."""
+        self.budget.pause()
         await self.mailbox.wait_for_mail(
             priority, ignore_deferrable=ignore_deferrable, until=until
         )
-        await self._budget.begin()
+        await self.budget.begin()
 
-    def _check_depth(self) -> None:
+    def check_depth(self) -> None:
+        """Raise if no mail may be run on top of those that are."""
         # Before a mail is taken: one that cannot be run must stay where it is.
         if self._depth >= self._depth_max:
             raise YieldDepthError(
@@ -218,12 +174,13 @@ class MailYielder:
                 "that yields for the same reason"
             )
 
-    async def _run(self, mail: Mail) -> None:
+    async def run(self, mail: Mail) -> None:
+        """Run a mail on top of what runs."""
         self._depth += 1
         if self._depth == _DEPTH_TO_WARN_AT:
             _log.warning("mails yield to mails %d deep, now %s", self._depth, mail)
-        paused = self._gate.pause_timer()
-        self._metrics.mails_processed += 1
+        paused = self.gate.pause_timer()
+        self.metrics.mails_processed += 1
         try:
             pending = mail.run()
             if pending is not None:
@@ -240,10 +197,10 @@ class MailYielder:
             raise
         finally:
             self._depth -= 1
-            self._metrics.resumed += 1
-            self._gate.continue_timer(paused)
-        if self._budget.is_over():
-            await self._budget.yield_to_loop()
+            self.metrics.resumed += 1
+            self.gate.continue_timer(paused)
+        if self.budget.is_over():
+            await self.budget.yield_to_loop()
 
     async def _run_in_child(self, mail: Mail, pending: Awaitable[object]) -> None:
         loop = asyncio.get_running_loop()
@@ -430,7 +387,16 @@ class MailboxExecutor:
             YieldDepthError: If mails yield to mails too deep.
             WrongTaskError: If the caller is not the mailbox's task.
         """
-        await self._yielder.yield_once(self._priority)
+        yielder, priority = self._yielder, self._priority
+        yielder.check_depth()
+        # On entry and after each wake: a loop around a yield may have run the mail that
+        # ends the loop, and nothing would wake it again.
+        yielder.control.raise_if_cancelled()
+        while (mail := yielder.mailbox.try_take(priority)) is None:
+            yielder.mailbox.require_open("wait for more mail")
+            await yielder.wait(priority)
+            yielder.control.raise_if_cancelled()
+        await yielder.run(mail)
 
     async def try_yield_to_mail(self, *, ignore_deferrable: bool = False) -> bool:
         """Run one mail of at least this priority if there is one.
@@ -494,15 +460,16 @@ class MailboxExecutor:
     def is_idle(self) -> bool:
         """Whether nothing happens until mail comes or the default action resumes."""
         mailbox = self._yielder.mailbox
-        return self._yielder.is_suspended and not mailbox.signal and mailbox.is_open
+        is_suspended = self._yielder.gate.suspension is not None
+        return is_suspended and not mailbox.signal and mailbox.is_open
 
     def disregard(self) -> None:
         """Say that the mail that runs now changes nothing that a snapshot holds."""
-        self._yielder.disregard()
+        self._yielder.metrics.mails_disregarded += 1
 
     def count_change(self) -> None:
         """Say that what a snapshot holds changes without mail, on the mailbox's loop."""
-        self._yielder.count_change()
+        self._yielder.metrics.changes += 1
 
     def has_deferrable_mail(self) -> bool:
         """Whether deferrable mail of this priority, or a higher one, waits.
@@ -521,7 +488,7 @@ class MailboxExecutor:
         yielder = self._yielder
         mailbox = yielder.mailbox
         return (
-            yielder.is_slice_over()
+            yielder.budget.is_over()
             or mailbox.has_urgent_mail
             or (any_mail and mailbox.signal)
         )
@@ -531,14 +498,20 @@ class MailboxExecutor:
 
         For work that loops over state, between two pieces of it: the operator must be
         in a state in which it may be snapshotted. Mail of operators before this one
-        waits, and so does the task's own unless nothing else is in progress.
+        waits, and so does the task's own unless nothing else is in progress. Mail that is
+        sent meanwhile waits for the next pause.
 
         Raises:
             StopTask: If the task was cancelled.
             YieldDepthError: If mails yield to mails too deep.
             WrongTaskError: If the caller is not the mailbox's task.
         """
-        await self._yielder.pause(self._priority)
+        yielder = self._yielder
+        yielder.mailbox.ownership.check("pause")
+        yielder.control.raise_if_cancelled()
+        if yielder.budget.is_over():
+            await yielder.budget.yield_to_loop()
+        await yielder.run_waiting(yielder.priority_in_pause(self._priority))
 
     @property
     def has_mail(self) -> bool:
@@ -561,7 +534,7 @@ class MailboxExecutor:
 
     def watch(self) -> SliceWatch:
         """Return what tells whether work has taken longer than a slice."""
-        return self._yielder.watch()
+        return SliceWatch(self._yielder.budget)
 
     async def wait_until(self, availability: Availability) -> None:
         """Run mail, as in `run_waiting`, until something is available; maybe at once.
@@ -584,7 +557,9 @@ class MailboxExecutor:
             YieldDepthError: If mails yield to mails too deep.
             WrongTaskError: If the caller is not the mailbox's task.
         """
-        await self._yielder.pause_until(availability, self._priority)
+        yielder = self._yielder
+        priority = yielder.priority_in_pause(self._priority)
+        await yielder.wait_until(availability, priority)
 
     def __repr__(self) -> str:
         return (
