@@ -666,11 +666,35 @@ class CheckpointPlanner:
         self._failures.on_success(checkpoint_id)
         return self._next(now_ms)
 
-    def on_declined(
-        self, checkpoint_id: int, now_ms: int, error: BaseException | None = None
+    def fail(
+        self,
+        checkpoint_id: int,
+        reason: FailureReason,
+        now_ms: int,
+        error: BaseException | None = None,
     ) -> list[CheckpointAction]:
-        """Be notified that a task will not take part in a checkpoint."""
-        return self._fail(checkpoint_id, FailureReason.DECLINED, now_ms, error)
+        """Be notified that a checkpoint will not complete."""
+        pending = self._pending_one(checkpoint_id)
+        if pending is None:
+            # Several tasks may decline one checkpoint: it failed once.
+            return self._next(now_ms)
+        actions = self._abort(pending, reason, error)
+        if self._fails_job(pending, reason):
+            actions.append(FailJob(checkpoint_id, reason, error))
+        return actions + self._next(now_ms)
+
+    def give_up(
+        self,
+        checkpoint_id: int,
+        reason: FailureReason,
+        now_ms: int,
+        error: BaseException | None = None,
+    ) -> list[CheckpointAction]:
+        """Be notified that a checkpoint that all tasks acknowledged is not to count."""
+        actions = self.fail(checkpoint_id, reason, now_ms, error)
+        # After an error it is unknown whether anything was written: what looks
+        # complete would be gone on from, and its prepared data may be removed by then.
+        return [self._discard(checkpoint_id), *actions]
 
     def on_not_kept(
         self, checkpoint_id: int, now_ms: int, error: BaseException
@@ -681,47 +705,17 @@ class CheckpointPlanner:
         self.settings = replace(
             self.settings, unaligned=False, aligned_timeout=timedelta()
         )
-        return self._fail(checkpoint_id, FailureReason.NOT_KEPT, now_ms, error)
-
-    def on_given_up(
-        self, checkpoint_id: int, now_ms: int, reason: FailureReason
-    ) -> list[CheckpointAction]:
-        """Be notified that a checkpoint that all tasks acknowledged is not to count."""
-        actions = self._fail(checkpoint_id, reason, now_ms, None)
-        return [self._discard(checkpoint_id), *actions]
-
-    def on_expired(self, checkpoint_id: int, now_ms: int) -> list[CheckpointAction]:
-        """Be notified that a checkpoint's time is over."""
-        return self._fail(checkpoint_id, FailureReason.EXPIRED, now_ms, None)
-
-    def on_not_triggered(
-        self, checkpoint_id: int, now_ms: int, error: BaseException
-    ) -> list[CheckpointAction]:
-        """Be notified that the coordinator's own part failed; no task knows of it."""
-        self._starting_id = None
-        return self._fail(checkpoint_id, trigger_failure(error), now_ms, error)
-
-    def on_storage_error(
-        self, checkpoint_id: int, now_ms: int, error: BaseException
-    ) -> list[CheckpointAction]:
-        """Be notified that a checkpoint's metadata could not be written."""
-        actions = self._fail(checkpoint_id, FailureReason.STORAGE, now_ms, error)
-        # After an error it is unknown whether anything was written: what looks
-        # complete would be gone on from, and its prepared data may be removed by then.
-        return [self._discard(checkpoint_id), *actions]
+        return self.fail(checkpoint_id, FailureReason.NOT_KEPT, now_ms, error)
 
     def on_tasks_failed(
-        self,
-        tasks: Iterable[SubtaskId],
-        now_ms: int,
-        error: BaseException | None = None,
+        self, tasks: Iterable[SubtaskId], now_ms: int
     ) -> list[CheckpointAction]:
         """Be notified that tasks have failed: they will acknowledge nothing more."""
         failed = set(tasks)
         actions: list[CheckpointAction] = []
         for pending in self._pending:
             if not failed.isdisjoint(pending.missing):
-                actions += self._abort(pending, FailureReason.TASK_FAILED, error)
+                actions += self._abort(pending, FailureReason.TASK_FAILED)
         return actions + self._next(now_ms)
 
     def on_failover(self) -> list[CheckpointAction]:
@@ -779,22 +773,6 @@ class CheckpointPlanner:
             SetExpiry(checkpoint_id, self._timeout_ms),
             StartCheckpoint(begun),
         ]
-
-    def _fail(
-        self,
-        checkpoint_id: int,
-        reason: FailureReason,
-        now_ms: int,
-        error: BaseException | None,
-    ) -> list[CheckpointAction]:
-        pending = self._pending_one(checkpoint_id)
-        if pending is None:
-            # Several tasks may decline one checkpoint: it failed once.
-            return self._next(now_ms)
-        actions = self._abort(pending, reason, error)
-        if self._fails_job(pending, reason):
-            actions.append(FailJob(checkpoint_id, reason, error))
-        return actions + self._next(now_ms)
 
     def _fails_job(self, pending: CheckpointInProgress, reason: FailureReason) -> bool:
         """Count a failure; a savepoint's counts only if a task is to blame."""

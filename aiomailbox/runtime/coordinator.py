@@ -17,12 +17,11 @@ import os
 import random
 from collections import deque
 from collections.abc import Coroutine, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from aiomailbox.checkpoint.layout import (
     CheckpointMetadata,
-    CompletedCheckpoints,
     describe_vertices,
     job_directory,
     with_handles,
@@ -47,6 +46,7 @@ from aiomailbox.checkpoint.planner import (
     SubtaskState,
     loses_union_state,
     plan_checkpoint,
+    trigger_failure,
 )
 from aiomailbox.checkpoint.settings import CheckpointConfig
 from aiomailbox.checkpoint.store import CheckpointStore
@@ -126,14 +126,6 @@ class StepRunner(Protocol):
         """Fail the attempt that runs."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """A completed checkpoint that is kept."""
-
-    checkpoint_id: int
-    kind: SnapshotType
-
-
 class CheckpointCoordinator:
     """Takes the checkpoints of one job, attempt after attempt.
 
@@ -173,9 +165,8 @@ class CheckpointCoordinator:
         self._planner = CheckpointPlanner(
             settings, self._plan, random.Random(services.seed)
         )
-        self._retained: CompletedCheckpoints[_Kept] = CompletedCheckpoints(
-            settings.retained
-        )
+        # The completed checkpoints that are kept, oldest first.
+        self._retained: list[int] = []
         self._epoch = 0
         # The newest checkpoint of which everything that sinks prepared is committed.
         self._committed_id = -1
@@ -265,10 +256,9 @@ class CheckpointCoordinator:
         """Begin: checkpoints are kept there, beside those that the job goes on from."""
         self._store = store
         self._planner.next_id = store.next_checkpoint_id
-        self._retained.recover(
-            _Kept(checkpoint_id, SnapshotType.CHECKPOINT)
-            for checkpoint_id in store.newest_first()
-        )
+        # However many: until the next one is complete, a newer one may turn out to be
+        # damaged.
+        self._retained = sorted(store.newest_first())
 
     def begin_attempt(self, epoch: int, restored_id: int) -> None:
         """Expect the tasks of an attempt to start.
@@ -393,7 +383,8 @@ class CheckpointCoordinator:
         if _is_about_records_in_flight(error):
             self._do(planner.on_not_kept(checkpoint_id, now_ms, error))
         else:
-            self._do(planner.on_declined(checkpoint_id, now_ms, error))
+            declined = FailureReason.DECLINED
+            self._do(planner.fail(checkpoint_id, declined, now_ms, error))
 
     def request(
         self,
@@ -599,7 +590,8 @@ class CheckpointCoordinator:
             begun.enumerators = _encoded(self._job.sources.snapshot(checkpoint_id))
         except Exception as error:  # noqa: BLE001 -- the planner decides
             self._warn("a checkpoint could not be triggered", checkpoint_id, error)
-            return self._planner.on_not_triggered(checkpoint_id, self._now_ms(), error)
+            reason = trigger_failure(error)
+            return self._planner.fail(checkpoint_id, reason, self._now_ms(), error)
         # Last: from here on tasks know of it, and it can only complete or be aborted.
         self._tell(begun.plan.to_trigger, TriggerCheckpoint(begun.barrier))
         return self._planner.on_started(checkpoint_id, self._now_ms())
@@ -693,7 +685,7 @@ class CheckpointCoordinator:
 
     def _on_not_written(self, checkpoint_id: int, error: Exception) -> None:
         self._warn("a checkpoint could not be written", checkpoint_id, error)
-        self._do(self._planner.on_storage_error(checkpoint_id, self._now_ms(), error))
+        self._give_up(checkpoint_id, FailureReason.STORAGE, error)
 
     async def _complete(self, checkpoint_id: int, tasks: Sequence[SubtaskId]) -> None:
         progress = self._planner.in_progress.get(checkpoint_id)
@@ -708,10 +700,14 @@ class CheckpointCoordinator:
         self._committed_id = max(self._committed_id, checkpoint_id)
         if not progress.request.kind.is_savepoint:
             self._owner.on_checkpoint_complete(checkpoint_id)
-            kept = _Kept(checkpoint_id, progress.request.kind)
+            kept, count = (
+                sorted([*self._retained, checkpoint_id]),
+                self._settings.retained,
+            )
+            self._retained = kept[-count:]
             # Older ones go only now, when this one is complete and committed.
-            for subsumed in self._retained.add(kept):
-                await self._discard(subsumed.checkpoint_id)
+            for subsumed in kept[:-count]:
+                await self._discard(subsumed)
             passed_over = self._files.passed_over
             for passed in passed_over:
                 await self._discard(passed)
@@ -721,7 +717,7 @@ class CheckpointCoordinator:
                     count=len(passed_over),
                     place=self._files.place,
                 )
-            await self._owner.on_retained(self._retained.checkpoints[0].checkpoint_id)
+            await self._owner.on_retained(self._retained[0])
         self._tell(tasks, CheckpointComplete(checkpoint_id))
         self._answer(checkpoint_id)
 
@@ -730,8 +726,13 @@ class CheckpointCoordinator:
             what, checkpoint_id=checkpoint_id, reason=safe_str(reason)
         )
 
-    def _give_up(self, checkpoint_id: int, reason: FailureReason) -> None:
-        self._do(self._planner.on_given_up(checkpoint_id, self._now_ms(), reason))
+    def _give_up(
+        self,
+        checkpoint_id: int,
+        reason: FailureReason,
+        error: BaseException | None = None,
+    ) -> None:
+        self._do(self._planner.give_up(checkpoint_id, reason, self._now_ms(), error))
 
     async def _discard_failed(self, checkpoint_id: int) -> None:
         await self._discard(checkpoint_id)
@@ -844,7 +845,8 @@ class CheckpointCoordinator:
 
     def _on_expired(self, checkpoint_id: int) -> None:
         self._expiries.pop(checkpoint_id, None)
-        self._do(self._planner.on_expired(checkpoint_id, self._now_ms()))
+        expired = FailureReason.EXPIRED
+        self._do(self._planner.fail(checkpoint_id, expired, self._now_ms()))
 
     def _end_timers(self) -> None:
         for timer in (self._timer, self._final_retry):

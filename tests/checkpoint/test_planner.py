@@ -14,7 +14,6 @@ from hypothesis.stateful import (
     rule,
 )
 
-from aiomailbox.checkpoint.layout import CompletedCheckpoints
 from aiomailbox.checkpoint.planner import (
     CheckpointAction,
     CheckpointPlan,
@@ -31,6 +30,7 @@ from aiomailbox.checkpoint.planner import (
     RequestQueue,
     SetPeriodicTimer,
     StartCheckpoint,
+    trigger_failure,
 )
 from aiomailbox.checkpoint.settings import CheckpointConfig
 from aiomailbox.durations import seconds
@@ -87,7 +87,7 @@ class Coordinator:
         self.acknowledge(checkpoint_id, 0, 1, 2)
 
     def decline(self, checkpoint_id: int) -> None:
-        self.do(self.planner.on_declined(checkpoint_id, self.now_ms))
+        self.do(self.planner.fail(checkpoint_id, FailureReason.DECLINED, self.now_ms))
 
     def do(self, actions: list[CheckpointAction]) -> None:
         for action in actions:
@@ -156,7 +156,7 @@ def test_an_expired_checkpoint_is_discarded() -> None:
     job = coordinator(tolerable_failures=1)
     job.request()
     job.acknowledge(1, 0)
-    job.do(job.planner.on_expired(1, job.now_ms))
+    job.do(job.planner.fail(1, FailureReason.EXPIRED, job.now_ms))
     assert job.discarded == [1]
     assert job.planner.pending_ids == []
     assert job.completed == []
@@ -341,13 +341,13 @@ def test_the_job_fails_with_one_failure_more_than_it_tolerates() -> None:
     job = coordinator(tolerable_failures=2)
     job.planner.next_id = 5
     job.request()
-    job.do(job.planner.on_expired(5, job.now_ms))
+    job.do(job.planner.fail(5, FailureReason.EXPIRED, job.now_ms))
     job.request()
     job.decline(6)
     job.decline(6)
     assert job.failures == []
     job.request()
-    job.do(job.planner.on_expired(7, job.now_ms))
+    job.do(job.planner.fail(7, FailureReason.EXPIRED, job.now_ms))
     assert job.failures == [7]
 
 
@@ -435,7 +435,7 @@ def test_with_unaligned_checkpoints_a_savepoint_waits_for_them() -> None:
 def test_a_savepoint_fails_the_job_only_through_its_tasks() -> None:
     job = coordinator()
     job.request(SAVEPOINT)
-    job.do(job.planner.on_expired(1, job.now_ms))
+    job.do(job.planner.fail(1, FailureReason.EXPIRED, job.now_ms))
     assert job.failures == []
     job.request(SAVEPOINT)
     job.decline(2)
@@ -503,30 +503,12 @@ def test_a_checkpoint_that_cannot_be_triggered_has_failed(
     job = coordinator()
     actions = job.planner.request(job.planner.new_request(), job.now_ms)
     assert any(isinstance(action, StartCheckpoint) for action in actions)
-    job.do(job.planner.on_not_triggered(1, job.now_ms, error))
+    reason = trigger_failure(error)
+    job.do(job.planner.fail(1, reason, job.now_ms, error))
     assert job.failures == failures
     assert job.planner.pending_ids == []
     job.request()
     assert job.started == [2]
-
-
-@dataclass(frozen=True)
-class Kept:
-    checkpoint_id: int
-    kind: SnapshotType = SnapshotType.CHECKPOINT
-
-
-def test_old_checkpoints_make_room_and_savepoints_stay_on_disk() -> None:
-    """SEM-218."""
-    store: CompletedCheckpoints[Kept] = CompletedCheckpoints(1)
-    assert store.add(Kept(1)) == []
-    assert store.add(Kept(2)) == [Kept(1)]
-    restored = Kept(3, SAVEPOINT)
-    assert store.add(restored) == []
-    assert store.checkpoints == [Kept(2), restored]
-    assert store.latest == restored
-    assert store.add(Kept(4)) == [Kept(2)]
-    assert store.checkpoints == [Kept(4)]
 
 
 class Coordinating(RuleBasedStateMachine):
@@ -576,8 +558,8 @@ class Coordinating(RuleBasedStateMachine):
 
     @rule(checkpoint_id=st.integers(1, 12), expired=st.booleans())
     def fail(self, checkpoint_id: int, expired: bool) -> None:
-        hear = self.planner.on_expired if expired else self.planner.on_declined
-        self.do(hear(checkpoint_id, self.now_ms))
+        reason = FailureReason.EXPIRED if expired else FailureReason.DECLINED
+        self.do(self.planner.fail(checkpoint_id, reason, self.now_ms))
 
     @rule()
     def write(self) -> None:
@@ -614,12 +596,3 @@ class Coordinating(RuleBasedStateMachine):
 
 
 TestCoordinating = Coordinating.TestCase
-
-
-def test_what_an_earlier_life_left_goes_with_the_next_checkpoint() -> None:
-    """Until then, the newest of them may turn out to be damaged."""
-    kept = CompletedCheckpoints[Kept](retained=1)
-    kept.recover([Kept(3), Kept(1), Kept(2)])
-    assert [one.checkpoint_id for one in kept.checkpoints] == [1, 2, 3]
-    assert [one.checkpoint_id for one in kept.add(Kept(4))] == [1, 2, 3]
-    assert [one.checkpoint_id for one in kept.checkpoints] == [4]

@@ -258,6 +258,23 @@ async def leave_checkpoints(directory: Path, sink: Rows, count: int = 2) -> None
         await job.cancel()
 
 
+async def test_the_last_ones_are_kept_also_those_of_an_earlier_life(
+    tmp_path: Path,
+) -> None:
+    """SEM-218. With the next one, which may turn out to be damaged, others go."""
+    async with program(Rows(), tmp_path, retained=3).start("job") as job:
+        await some_checkpoints(job, 4)
+        assert kept(tmp_path) == [2, 3, 4]
+        await job.trigger_savepoint(tmp_path / "saved")
+        assert kept(tmp_path) == [2, 3, 4]
+        await job.cancel()
+    again = program(Rows(), tmp_path, retained=2)
+    async with again.start("job", restore_from="latest") as job:
+        assert kept(tmp_path) == [2, 3, 4]
+        await some_checkpoints(job, 1)
+        assert kept(tmp_path) == [4, 6]
+
+
 async def test_who_starts_without_state_does_so_however_often_the_job_fails(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
