@@ -45,22 +45,9 @@ from aiomailbox.storage.contract import Storage
 from aiomailbox.task.in_flight import TaskSnapshot
 from aiomailbox.task.messages import PreparedData, SectionKind, SharedFile, TaskHandle
 
-
-@dataclass(frozen=True, slots=True)
-class RestoredCommittables:
-    """Results that a sink's subtask had prepared, which may not be committed yet.
-
-    Attributes:
-        operator: The sink.
-        checkpoint_id: Before whose barrier it was prepared.
-        subtask_index: The subtask.
-        values: The committables.
-    """
-
-    operator: OperatorId
-    checkpoint_id: int
-    subtask_index: int
-    values: tuple[Any, ...]
+# A checkpoint, the operator of a sink, and what a subtask of it had prepared for that
+# checkpoint, which may not be committed yet.
+RestoredCommittables = tuple[int, OperatorId, tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,12 +218,7 @@ class CheckpointFiles:
             for operator, data in metadata.enumerators.items()
         }
         committables = tuple(
-            RestoredCommittables(
-                one.operator,
-                one.checkpoint_id,
-                one.subtask_index,
-                decode_prepared(one, declared),
-            )
+            (one.checkpoint_id, one.operator, decode_prepared(one, declared))
             for one in _in_order(metadata)
         )
         snapshot = job_snapshot(vertices, enumerators)

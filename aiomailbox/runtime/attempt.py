@@ -208,12 +208,6 @@ class Attempt:
                 if self._checkpoints is not None:
                     self._checkpoints.on_event(event)
 
-    def on_failed(
-        self, error: BaseException, tasks: Collection[SubtaskId] | None = None
-    ) -> None:
-        """Hear of a failure of a whole place: of tasks there, or of none."""
-        self.fail(error, tasks=tasks)
-
     def on_lost(self, error: BaseException, tasks: Collection[SubtaskId]) -> None:
         """Be notified that a place is gone, with its running tasks and what others left."""
         # Kept files are lost with the place, also those of tasks that had finished

@@ -18,7 +18,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.metrics.catalogue import MetricValue
 from aiomailbox.operators.core.operator import BlockCause
 from aiomailbox.runtime.loop_watch import BlockShare
@@ -472,18 +471,4 @@ def report_backpressure(
     named = (task for each in vertices for task in each.subtasks)
     return BackpressureReport(
         vertices, next((task for task in named if task.task == bottleneck), None)
-    )
-
-
-def backpressure_of(
-    graph: JobGraph, views: Iterable[TaskView], bottleneck: Bottleneck | None
-) -> BackpressureReport:
-    """Return the report on a job, from one look at its tasks, wherever they run."""
-    return report_backpressure(
-        [
-            TaskPressure.of(view.name, view.vertex, view.subtask_index, view.metrics)
-            for view in views
-        ],
-        graph.vertex_names,
-        None if bottleneck is None else bottleneck.task,
     )

@@ -33,8 +33,12 @@ class AttemptEvents(Protocol):
     def on_event(self, event: TaskEvent) -> None:
         """Take what a task reports."""
 
-    def on_failed(
-        self, error: BaseException, tasks: Collection[SubtaskId] | None = None
+    def fail(
+        self,
+        error: BaseException,
+        task: str | None = None,
+        *,
+        tasks: Collection[SubtaskId] | None = None,
     ) -> None:
         """Hear of a failure of a whole place: of tasks there, or of none."""
 

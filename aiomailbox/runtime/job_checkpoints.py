@@ -475,10 +475,7 @@ class JobCheckpoints:
         checkpoint_id = restored.metadata.checkpoint_id
         # Committed once more: whether that was done before the crash is not known, and
         # committers are idempotent.
-        await self._commit(
-            (one.checkpoint_id, one.operator, one.values)
-            for one in restored.committables
-        )
+        await self._commit(restored.committables)
         self._committed_id = max(self._committed_id, checkpoint_id)
         await committers.recover()
         tasks = self._tasks_of(restored)
@@ -502,8 +499,7 @@ class JobCheckpoints:
         if self.coordinator is not None:
             await self.coordinator.settle()
         await self.reload()
-        restored = self._restored
-        restored_id = -1 if restored is None else restored.metadata.checkpoint_id
+        restored, restored_id = self._restored, self.restored_id
         # The tasks that go on are ahead of it, and records between the two would be
         # lost.
         if restored_id < self.completed_id:

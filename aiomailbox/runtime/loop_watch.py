@@ -30,6 +30,7 @@ import time
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from types import CodeType, FrameType
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -338,7 +339,6 @@ class LoopWatch:
         loop: The loop; it runs in the thread that makes this.
         threshold_s: From here on it counts as held.
         log: Gets what has held it.
-        clock: The machine's.
         still_held_s: From here on it is reported although it has not ended.
 
     Attributes:
@@ -350,14 +350,13 @@ class LoopWatch:
         loop: asyncio.AbstractEventLoop,
         threshold_s: float,
         log: StallLog,
-        clock: Clock | None = None,
         still_held_s: float = _STILL_HELD_S,
     ) -> None:
         self._loop = loop
         self._governor = governor_of(loop)
         self._thread_id = threading.get_ident()
         self._threshold_s = threshold_s
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._garbage = GarbageTime(self._thread_id, self._clock)
         self._cpu_clock = _cpu_clock(self._thread_id)
         self._cpu_sampled_s = 0.0
@@ -523,13 +522,7 @@ class LoopWatch:
                 # It began before it was seen.
                 else min(1.0, (cpu_s - before_s) / seen_s) * lasted_s * 1000
             ),
-            task=held.task,
-            operator=held.operator,
-            uid=held.uid,
-            mail=held.mail,
-            function=held.function,
-            line=held.line,
-            stack=held.stack,
+            **asdict(held),
         )
 
     def _task(self, contexts: list[Any]) -> str:

@@ -245,7 +245,10 @@ class JobMaster:
         self._engine_traceback: str | None = None
         self._poison_text = ""
         self._failure_report = FailureReport(services.log, services.clock)
-        self._watch = StuckWatch(self, graph, config.stuck_after_s, services.log)
+        after_s = config.stuck_after_s
+        self._watch: StuckWatch | None = None
+        if after_s is not None:
+            self._watch = StuckWatch(self, graph, after_s, services.log)
         self._stop: StopMode | None = None
         self._main: asyncio.Task[None] | None = None
         self._regions = FailoverRegions(graph)
@@ -295,7 +298,8 @@ class JobMaster:
         loop = asyncio.get_running_loop()
         self._started_s = self.services.clock.monotonic()
         self.services.limiters.on_exhausted = self._on_exhausted
-        self._watch.start()
+        if self._watch is not None:
+            self._watch.start()
         self._main = loop.create_task(self._run(), name=f"job {self.graph.name}")
 
     @property
@@ -726,7 +730,8 @@ class JobMaster:
         given_back = self._checkpoints.close(state, is_refused=is_refused)
         closing_store = self._part(given_back, what, _RELEASE_S)
         await self._supervise(closing_store, closing_store.limit)
-        self._watch.stop()
+        if self._watch is not None:
+            self._watch.stop()
         self._ended_s = self.services.clock.monotonic()
         self._log_end(state)
         for target in (JobState.FINISHED, JobState.CANCELED, JobState.FAILED):

@@ -28,9 +28,10 @@ from aiomailbox.records.events import MAX_TIMESTAMP, MIN_TIMESTAMP
 from aiomailbox.runtime.bottleneck import (
     BackpressureReport,
     OperatorPlace,
-    backpressure_of,
+    TaskPressure,
     blocked_sentence,
     find_operator,
+    report_backpressure,
 )
 from aiomailbox.runtime.builder import producer_targets
 from aiomailbox.runtime.config import JobState
@@ -120,7 +121,12 @@ class JobObserver:
     def backpressure(self) -> BackpressureReport:
         """Return how much each task waits for room, and which one holds the job up."""
         seen = self.snapshot(with_stacks=False)
-        return backpressure_of(self._job.graph, seen.tasks, seen.bottleneck)
+        tasks = [
+            TaskPressure.of(view.name, view.vertex, view.subtask_index, view.metrics)
+            for view in seen.tasks
+        ]
+        bottleneck = None if seen.bottleneck is None else seen.bottleneck.task
+        return report_backpressure(tasks, self._job.graph.vertex_names, bottleneck)
 
 
 def snapshot_after(

@@ -324,19 +324,19 @@ class StuckWatch:
         job: The job.
         graph: Its graph.
         after_s: How long a task may not go on, event time stand still, and a barrier be on
-            its way, seconds; None to watch nothing.
+            its way, seconds.
         log: A structlog logger.
     """
 
     def __init__(
-        self, job: WatchedJob, graph: JobGraph, after_s: float | None, log: Any
+        self, job: WatchedJob, graph: JobGraph, after_s: float, log: Any
     ) -> None:
         self._job = job
         self._after_s = after_s
         self._log = log
-        self._tasks = None if after_s is None else StuckTasks(after_s)
-        self._times = None if after_s is None else StandingTimes(graph, after_s)
-        self._questions = None if after_s is None else OpenQuestions(graph, after_s)
+        self._tasks = StuckTasks(after_s)
+        self._times = StandingTimes(graph, after_s)
+        self._questions = OpenQuestions(graph, after_s)
         # The newest one that was reported, and all before it.
         self._late_id = -1
         self._timer: asyncio.TimerHandle | None = None
@@ -344,14 +344,14 @@ class StuckWatch:
     def start(self) -> None:
         """Begin to look, on the running loop."""
         loop = asyncio.get_running_loop()
-        if self._after_s is None or getattr(loop, "clock", None) is not None:
+        # Virtual time passes at once.
+        if getattr(loop, "clock", None) is not None:
             return
         delay_s = min(self._after_s / _LOOKS, _LOOK_S_MAX)
         self._timer = loop.call_later(delay_s, self._on_timer)
 
     def stop(self) -> None:
         """Look no more."""
-        self._after_s = None
         if self._timer is not None:
             self._timer.cancel()
 
@@ -361,13 +361,6 @@ class StuckWatch:
 
     def look(self, now_s: float) -> None:
         """Look once, and report what is stuck or late since the last look."""
-        if (
-            self._tasks is None
-            or self._times is None
-            or self._questions is None
-            or self._after_s is None
-        ):
-            return
         views = self._job.views()
         stuck = [
             task

@@ -86,7 +86,7 @@ def restored(store: Any, which: Any = "latest") -> tuple[int, Any]:
             }
             for one in snapshot.operators[COUNT]
         ],
-        "committables": [one.values for one in found.committables],
+        "committables": [values for _, _, values in found.committables],
         "enumerators": {
             source: one.own.elements("enumerator")
             for source, one in snapshot.enumerators.items()

@@ -155,7 +155,7 @@ async def test_off_nobody_looks(caplog: pytest.LogCaptureFixture) -> None:
     env = am.StreamExecutionEnvironment(config=am.JobConfig(stuck_after=None))
     env.from_collection(["oslo"]).map_async(hang).sink_to(drop)
     async with env.start() as job:
-        assert job._job._watch._timer is None
+        assert job._job._watch is None
         await asyncio.sleep(3 * AFTER_S)
         await job.cancel()
     assert caplog.records == []

@@ -241,7 +241,7 @@ class WorkerDesk:
                     if self._epochs[one] == attempt
                 }
             case Lease():
-                self._limits.on_lease(message, worker, _of_running(events).on_failed)
+                self._limits.on_lease(message, worker, _of_running(events).fail)
             case Used():
                 self._limits.on_used(message, worker)
             case Pause():
@@ -441,7 +441,7 @@ class PeersHost(Host):
             if plan.is_first or self._desk.is_at(worker.peer, plan.tasks or ()):
                 self._deploy_at(worker, plan)
         if self._early is not None:
-            events.on_failed(self._early)
+            events.fail(self._early)
         for worker in self._workers:
             # It was there when everything was prepared, and is not any more.
             error = self._deaths.get(worker.peer)
@@ -622,7 +622,7 @@ class PeersHost(Host):
         elif worker.has_exited:
             self._events.on_lost(error, self._desk.placed_at(worker.peer))
         else:
-            self._events.on_failed(error, self._desk.running_at(worker.peer))
+            self._events.fail(error, tasks=self._desk.running_at(worker.peer))
 
     def _tell(self) -> None:
         self._changed.set_available()
