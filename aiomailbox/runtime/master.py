@@ -493,10 +493,7 @@ class JobMaster:
             plans.append(plan)
 
         what = f"starting tasks of job {self.graph.name!r}"
-        beginning = self._part(prepare(), what)
-        self._beginning = beginning
-        await self._supervise(beginning, self.cancel)
-        self._beginning = None
+        await self._begin_part(prepare(), what)
         # Cancelled while it waited.
         if not plans or self.state not in _ACTIVE:
             return None
@@ -556,12 +553,7 @@ class JobMaster:
     async def _run(self) -> None:
         WITHIN.set(self)
         name = self.graph.name
-        self._beginning = self._part(self._begin(), f"beginning job {name!r}")
-        # It was cancelled before it had begun: nothing of it needs to happen.
-        if self.lifecycle.is_cancelling:
-            self._beginning.interrupt()
-        await self._supervise(self._beginning, self.cancel)
-        self._beginning = None
+        await self._begin_part(self._begin(), f"beginning job {name!r}")
         await self._run_attempts()
         if self.state is JobState.RUNNING and self._committers is not None:
             # From here on a cancel comes too late.
@@ -573,8 +565,7 @@ class JobMaster:
                 checkpoint_id=self._last_checkpoint_id(),
                 is_final=True,
             )
-            commit = self._part(committing, what)
-            await self._supervise(commit, commit.limit)
+            await self._finish_part(committing, what)
         await self._end()
 
     async def _run_attempts(self) -> None:
@@ -685,10 +676,7 @@ class JobMaster:
         self.restarts += 1
         self._task_restarts.update(self._regions.tasks)
         what = f"starting job {self.graph.name!r} again"
-        beginning = self._part(self._wait_and_reload(), what)
-        self._beginning = beginning
-        await self._supervise(beginning, self.cancel)
-        self._beginning = None
+        beginning = await self._begin_part(self._wait_and_reload(), what)
         # Recovering is not interrupted: what it removes is in no checkpoint.
         if self.state is JobState.RESTARTING and beginning.error is None:
             await self.run_step(self._recover(), "recovering the results")
@@ -716,8 +704,7 @@ class JobMaster:
             timeout_s, what, lambda task: self._on_late(what, timeout_s, task)
         )
         what = f"releasing what job {name!r} held"
-        release = self._part(self._host.release(), what, _RELEASE_S)
-        await self._supervise(release, release.limit)
+        await self._finish_part(self._host.release(), what, _RELEASE_S)
         for error in errors:
             self._fail_unless_wanted(error, is_interrupted=closing.is_interrupted)
         state = _END_OF.get(self.state, JobState.FAILED)
@@ -728,8 +715,7 @@ class JobMaster:
             and culprit_of(failure).kind == SourceChangedError.__name__
         )
         given_back = self._checkpoints.close(state, is_refused=is_refused)
-        closing_store = self._part(given_back, what, _RELEASE_S)
-        await self._supervise(closing_store, closing_store.limit)
+        await self._finish_part(given_back, what, _RELEASE_S)
         if self._watch is not None:
             self._watch.stop()
         self._ended_s = self.services.clock.monotonic()
@@ -783,6 +769,28 @@ class JobMaster:
 
         part = SupervisedTask(work, name=what, timeout_s=timeout_s, on_late=on_late)
         return part
+
+    async def _begin_part(
+        self, work: Coroutine[Any, Any, None], what: str
+    ) -> SupervisedTask:
+        """Run what comes before tasks; a cancellation of the job interrupts it."""
+        self._beginning = beginning = self._part(work, what)
+        # It was cancelled before it had begun: nothing of it needs to happen.
+        if self.lifecycle.is_cancelling:
+            beginning.interrupt()
+        await self._supervise(beginning, self.cancel)
+        self._beginning = None
+        return beginning
+
+    async def _finish_part(
+        self,
+        work: Coroutine[Any, Any, None],
+        what: str,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Run what comes after tasks to its end, for which there is a limit."""
+        part = self._part(work, what, timeout_s)
+        await self._supervise(part, part.limit)
 
     def _on_late(self, what: str, timeout_s: float, task: asyncio.Task[Any]) -> None:
         place = place_of(frames_of(task), "an unknown operator")

@@ -52,12 +52,11 @@ from aiomailbox.runtime.peers.shipping import Shipment
 from aiomailbox.runtime.services import CommittableCollector, JobServices
 from aiomailbox.runtime.views import TaskView
 from aiomailbox.task.messages import TaskCancelled, TaskEnded, TaskEvent
-from aiomailbox.task.stream_task import StreamTask
 
 # Tasks of a worker that begin together, and what they tell the parent.
 
 
-class WorkerAttempt:
+class WorkerAttempt(LocalTasks):
     """One attempt of some tasks at a worker; what they say is said under its number.
 
     Args:
@@ -66,39 +65,33 @@ class WorkerAttempt:
 
     Attributes:
         number: The attempt's.
-        tasks: The tasks that are here, once they are made.
     """
 
     def __init__(
         self, plan: AttemptPlan, send: Callable[[FromWorker | TaskEvent, int], None]
     ) -> None:
+        super().__init__()
         self.number: int = plan.number
-        self.tasks: LocalTasks = LocalTasks()
         self._send = send
         self._changed = Availability()
         self._cancelled: set[SubtaskId] = set()
         self._is_cancelled = False
 
-    def add(self, tasks: list[StreamTask]) -> None:
-        """Take the tasks: they have not started."""
-        self.tasks.add(tasks, self.on_event)
-
     async def run(self, connect: Callable[[], Awaitable[None]]) -> None:
         """Run the tasks to their end, and say then that all is said."""
-        tasks = self.tasks
         try:
             # Before any function of the user's runs, which may hold the loop.
             await connect()
             async with anyio.create_task_group() as group:
-                tasks.start(group)
-                while not tasks.is_over:
+                self.start(group)
+                while not self.is_over:
                     await self._changed.wait()
                     self._changed.reset()
         except Exception as error:  # noqa: BLE001 -- the parent gets it, whatever it is
             self._send(Failed(error), self.number)
             # They have not started.
-            tasks.cancel()
-            tasks.on_interrupt()
+            super().cancel()
+            self.on_interrupt()
 
     def end(self) -> None:
         """Say that nothing more comes of these tasks."""
@@ -110,14 +103,14 @@ class WorkerAttempt:
             self._is_cancelled = True
         else:
             self._cancelled.update(tasks)
-        self.tasks.cancel(tasks)
+        super().cancel(tasks)
 
     @property
     def is_cancelled(self) -> bool:
         """Whether nothing of it is wanted any more."""
         return self._is_cancelled or all(
             task.lifecycle.is_cancelling or task.lifecycle.is_terminal
-            for task in self.tasks.tasks
+            for task in self.tasks
         )
 
     def on_event(self, event: TaskEvent) -> None:
@@ -271,7 +264,7 @@ class WorkerJob:
             case Tell(tasks=subtasks):
                 command = pickle.loads(message.command)
                 for each in self._attempts:
-                    each.tasks.tell(subtasks, command)
+                    each.tell(subtasks, command)
             case Granted():
                 self._limits.on_granted(message)
             case AlignmentLimit():
@@ -299,7 +292,7 @@ class WorkerJob:
         if plan.is_first:
             self._limits.begin_attempt()
         # Of one whose tasks have begun again there is nothing to tell any more.
-        self._attempts = [each for each in self._attempts if not each.tasks.is_over]
+        self._attempts = [each for each in self._attempts if not each.is_over]
         try:
             # Dismissed in between: the parent wants no more runs.
             if not self._dismissed.available:
@@ -318,14 +311,14 @@ class WorkerJob:
                 attempt.on_event,
                 wiring=self._network,
             )
-            attempt.add(builder.build())
+            attempt.add(builder.build(), attempt.on_event)
         except Exception as error:  # noqa: BLE001 -- the parent gets it, whatever it is
             self._channel.send(Failed(error))
             attempt.end()
             return
         self._committables.attempts.update(
             dict.fromkeys(
-                (one.subtask for one in attempt.tasks.tasks),
+                (one.subtask for one in attempt.tasks),
                 plan.number,
             )
         )
@@ -349,7 +342,7 @@ class WorkerJob:
         last: dict[tuple[int, int], TaskView] = {
             (view.vertex, view.subtask_index): view
             for attempt in self._attempts
-            for view in attempt.tasks.views(with_stacks=True)
+            for view in attempt.views(with_stacks=True)
         }
         return Snapshot(list(last.values()))
 
