@@ -212,16 +212,6 @@ class TaskCheckpoints:
         self._is_final_complete = Availability()
 
     @property
-    def aborted_ids(self) -> list[int]:
-        """The checkpoints that were aborted and have not come."""
-        return list(self._aborted)
-
-    @property
-    def is_writing(self) -> bool:
-        """Whether snapshots are on their way to where they are kept."""
-        return bool(self._writing)
-
-    @property
     def may_overtake(self) -> bool:
         """Whether barriers may overtake data."""
         return self._inputs is not None

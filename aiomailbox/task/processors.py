@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from aiomailbox.availability import Availability
 from aiomailbox.errors import CorruptStreamError, IllegalStateError
@@ -55,48 +55,49 @@ CHECKPOINT_EVENTS: Final = (*BARRIER_EVENTS, EndOfPartition)
 _CONTROL: Final = (Watermark, WatermarkStatus, LatencyMarker)
 
 
-class TaskInput(Protocol):
+class TaskInput:
     """The input of a task: a gate, a source, or several inputs in turn.
 
     Attributes:
         availability: True when `emit_next` may find something.
         pending: What the last `emit_next` left to be awaited, or None.
+        steps: How often it has read something: where that stays, it has given nothing.
+        is_recovered: Turns true when what was in flight has been processed.
     """
 
     availability: Availability
-    pending: Pending
-
-    @property
-    def steps(self) -> int:
-        """How often it has read something: where that stays, it has given nothing."""
+    pending: Pending = None
+    steps: int
+    is_recovered: Availability
 
     def start(self) -> None:
         """Begin to read."""
 
     def emit_next(self) -> InputStatus:
         """Process one slice."""
+        raise TypeError(f"{type(self).__name__} does not define emit_next")
 
     def end_of_event_time(self) -> Pending:
         """Advance event time to its end, if nothing upstream does."""
+        return None
 
     def event_times(self) -> tuple[ValveSnapshot, ...]:
         """Return how far event time has come on the channels, per gate."""
+        return ()
 
     def restore(self, times: tuple[ValveSnapshot, ...]) -> None:
         """Resume event time from what `event_times` returned; before `start`."""
 
     def repeat_status(self) -> Pending:
         """Say once more that the input is idle, if it was: its readers may be new."""
+        return None
 
     def restore_in_flight(self, gates: Sequence[Sequence[Iterable[Element]]]) -> None:
         """Process what was in flight on each gate's channels first; before `start`."""
 
-    @property
-    def is_recovered(self) -> Availability:
-        """Turns true when what was in flight has been processed."""
-
     def close(self) -> Pending:
         """Stop reading."""
+        return None
 
 
 class InputAvailability(Availability):
@@ -128,7 +129,7 @@ class InputAvailability(Availability):
         self._gate.discard(callback)
 
 
-class NetworkInput:
+class NetworkInput(TaskInput):
     """Reads a gate: takes buffers, and gives their elements to an input of the head.
 
     A run that is longer than the present slice is processed in pieces; the rest of the
@@ -150,7 +151,6 @@ class NetworkInput:
     ) -> None:
         self._rest = InputAvailability(gate.availability)
         self.availability: Availability = self._rest
-        self.pending: Pending = None
         self.steps: int = 0
         self.watermark_ms: int = MIN_TIMESTAMP
         self.is_idle: bool = False
@@ -236,10 +236,6 @@ class NetworkInput:
             # The task does not wait for its producers to process these.
             self._rest.has_rest = True
             self.is_recovered.reset()
-
-    def end_of_event_time(self) -> Pending:
-        """The end of event time comes through the channels: nothing to do."""
-        return None
 
     def close(self) -> Pending:
         """Release the buffer in hand; the task closes the gate."""
@@ -390,7 +386,7 @@ class NetworkInput:
 # A source's reader as the input of a task.
 
 
-class SourceInput:
+class SourceInput(TaskInput):
     """Polls a source operator, one run at a time.
 
     Concept:
@@ -398,9 +394,9 @@ class SourceInput:
     """
 
     def __init__(self, operator: SourceOperator, size: SliceSize) -> None:
-        self.availability = Availability(available=True)
-        self.pending: Pending = None
-        self.steps: int = 0
+        # Its operator resumes event time and what else there is by itself.
+        self.availability = self.is_recovered = Availability(available=True)
+        self.steps = 0
         self._operator = operator
         self._size = size
         self._emitted = operator.context.metrics.counter("num_records_out")
@@ -437,29 +433,6 @@ class SourceInput:
     def end_of_event_time(self) -> Pending:
         """Emit the last watermark."""
         return self._operator.emit_max_watermark()
-
-    def event_times(self) -> tuple[ValveSnapshot, ...]:
-        """Return nothing: a source keeps its event time itself."""
-        return ()
-
-    def restore(self, times: tuple[ValveSnapshot, ...]) -> None:
-        """Take over nothing."""
-
-    def repeat_status(self) -> Pending:
-        """Say nothing: a source does it itself, with how far event time had come."""
-        return None
-
-    def restore_in_flight(self, gates: Sequence[Sequence[Iterable[Element]]]) -> None:
-        """Take over nothing: a source has no channels."""
-
-    @property
-    def is_recovered(self) -> Availability:
-        """Always true."""
-        return Availability(available=True)
-
-    def close(self) -> Pending:
-        """The chain closes the operator, and it the reader: nothing to do."""
-        return None
 
 
 _ALL: Final = InputSelection.ALL.mask
@@ -499,7 +472,7 @@ class AnyAvailability(Availability):
             callback()
 
 
-class MultiInput:
+class MultiInput(TaskInput):
     """Reads several inputs in turn, one slice each.
 
     An input that has nothing is passed over; one whose data has ended is read on only
@@ -528,11 +501,10 @@ class MultiInput:
         # So that input 0 is read first. Flink starts behind input 1, however many there
         # are, which with three inputs begins with the last.
         self._last = len(inputs) - 1
-        self.pending: Pending = None
         self.availability: Availability = self._any_of(_ALL)
 
     @property
-    def steps(self) -> int:
+    def steps(self) -> int:  # type: ignore[override]
         """How often the inputs have read something, together."""
         return sum(task_input.steps for task_input in self._inputs)
 
@@ -590,7 +562,7 @@ class MultiInput:
             task_input.restore_in_flight([channels])
 
     @property
-    def is_recovered(self) -> Availability:
+    def is_recovered(self) -> Availability:  # type: ignore[override]
         """Turns true when what was in flight has been processed."""
         return all_of([task_input.is_recovered for task_input in self._inputs])
 

@@ -123,10 +123,10 @@ async def test_the_barrier_leaves_between_what_precedes_it_and_the_state() -> No
         "CheckpointBarrier 1",
         "capture",
     ]
-    assert task.checkpoints.is_writing
+    assert task.checkpoints._writing
     await task.settle()
     assert task.log[-1] == "acknowledge 1: file 1"
-    assert not task.checkpoints.is_writing
+    assert not task.checkpoints._writing
 
 
 async def test_an_unaligned_barrier_overtakes_what_is_queued() -> None:
@@ -145,8 +145,8 @@ async def test_a_checkpoint_that_was_aborted_before_it_came_is_cancelled_once() 
     task.log.clear()
     assert not await task.checkpoints.perform(barrier(42))
     assert task.log == ["CancelCheckpoint 42"] * 2
-    assert task.checkpoints.aborted_ids == []
-    assert not task.checkpoints.is_writing
+    assert not task.checkpoints._aborted
+    assert not task.checkpoints._writing
 
 
 async def test_only_so_many_aborts_are_remembered() -> None:
@@ -156,9 +156,9 @@ async def test_only_so_many_aborts_are_remembered() -> None:
         pending = task.checkpoints.notify_aborted(number, 0)
         assert pending is not None
         await pending
-        assert len(task.checkpoints.aborted_ids) == min(128, number)
+        assert len(task.checkpoints._aborted) == min(128, number)
     assert await task.checkpoints.perform(barrier(300))
-    assert task.checkpoints.aborted_ids == []
+    assert not task.checkpoints._aborted
     await task.settle()
 
 
@@ -195,7 +195,7 @@ async def test_a_snapshot_that_fails_is_declined(where: str) -> None:
     if task.tasks:
         await task.settle()
     assert task.log[-1] == "decline 1: no space"
-    assert not task.checkpoints.is_writing
+    assert not task.checkpoints._writing
 
 
 async def test_an_abort_cancels_what_is_being_written() -> None:

@@ -21,7 +21,6 @@ from aiomailbox.memory.buffer import DataType
 
 _HEADER: Final = struct.Struct(">IIB")
 _CHECKED: Final = struct.Struct(">IB")
-FRAME_OVERHEAD_BYTES: Final = _HEADER.size
 
 
 class StoredBuffer(NamedTuple):

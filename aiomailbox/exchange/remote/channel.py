@@ -228,11 +228,6 @@ class ReceivedBuffers:
         """Whether the next buffer is a priority event."""
         return self._items.priority_count > 0
 
-    @property
-    def buffers_in_use(self) -> int:
-        """How many buffers the data of this channel takes, here and at the producer."""
-        return self._buffers.buffers_in_use(len(self._items))
-
     def on_buffer(
         self, buffer: NetworkBuffer, sequence_number: int, backlog: int
     ) -> None:
@@ -518,7 +513,8 @@ class RemoteInputChannel(InputChannel):
     @property
     def buffers_in_use(self) -> int:
         """How many buffers the channel's data takes, here and at the producer."""
-        return self._received.buffers_in_use + (self._begun is not None)
+        here = len(self._received) + (self._begun is not None)
+        return here + self._buffers.sender_backlog
 
     @property
     def has_priority(self) -> bool:
@@ -648,7 +644,7 @@ class RemoteInputChannel(InputChannel):
             unannounced=buffers.unannounced,
             exclusive=buffers.initial_credit,
             exclusive_free=buffers.available_exclusive,
-            backlog=max(0, buffers.required - buffers.initial_credit),
+            backlog=buffers.sender_backlog,
         )
 
     def floating_pool(self) -> LocalBufferPool:

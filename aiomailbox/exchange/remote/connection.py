@@ -229,11 +229,6 @@ class Outgoing:
         self._is_writing = False
         self.written_bytes: int = 0
 
-    @property
-    def pinned(self) -> int:
-        """How many buffers wait to be sent."""
-        return sum(len(buffers) for _, buffers in self._pinned)
-
     def write(self, batch: OutgoingBatch) -> None:
         """Send a batch; its buffers are recycled now or when they have left."""
         parts, buffers = batch.parts, batch.buffers
@@ -393,9 +388,6 @@ class Connection(asyncio.BufferedProtocol):
     def _begin_again(self) -> None:
         """Prepare for another transport after one was lost in greeting."""
 
-    def _watch_greeting(self) -> None:
-        """See to it that the greeting comes to an end."""
-
     def _on_open(self) -> None:
         """Be notified that the peer is authenticated."""
 
@@ -425,7 +417,6 @@ class Connection(asyncio.BufferedProtocol):
         # So that whatever waits pauses us; asyncio's TLS would pause at 0 for ever.
         is_tls = made.get_extra_info("sslcontext") is not None
         made.set_write_buffer_limits(high=1 if is_tls else 0, low=0)
-        self._watch_greeting()
         self._on_made()
         if not self.is_ending:
             self._say(self._handshake.start())

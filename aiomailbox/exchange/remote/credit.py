@@ -92,9 +92,10 @@ class ChannelBuffers:
         """How many of them are the channel's own."""
         return len(self._exclusive)
 
-    def buffers_in_use(self, queued: int) -> int:
-        """Return how many buffers the data of this channel takes, here and there."""
-        return queued + max(0, self.required - self.initial_credit)
+    @property
+    def sender_backlog(self) -> int:
+        """How many buffers wait at the producer, as far as it has said."""
+        return max(0, self.required - self.initial_credit)
 
     def request_buffer(self) -> NetworkBuffer | None:
         """Take a buffer for data that arrives, a floating one first.

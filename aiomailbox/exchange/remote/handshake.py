@@ -247,7 +247,6 @@ class Handshake:
         )
         self._theirs: Hello | None = None
         self.is_complete: bool = False
-        self.version: int = 0
 
     @property
     def peer(self) -> str | None:
@@ -287,7 +286,7 @@ class Handshake:
         )
 
     def _on_hello(self, theirs: Hello) -> list[Message]:
-        self.version = agree(self._mine, theirs)
+        agree(self._mine, theirs)
         self._theirs = theirs
         self.is_complete = self._secret is None
         # The accepting peer answers only now, when the job was named.

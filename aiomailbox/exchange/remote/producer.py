@@ -233,11 +233,6 @@ class ProducerConnection(Connection):
         """How many receivers are known."""
         return len(self._readers)
 
-    @property
-    def waiting_readers(self) -> int:
-        """How many of them have something to send."""
-        return len(self._line)
-
     def _address(self) -> str:
         return self._where
 
@@ -246,6 +241,7 @@ class ProducerConnection(Connection):
         name = self._transport.get_extra_info("peername")
         self._where = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "unix"
         self.peer: str = f"a peer at {self._where}"
+        self._watch_greeting()
 
     def _on_open(self) -> None:
         self._when_open(self)
