@@ -399,9 +399,13 @@ class CheckpointInProgress:
 
 @dataclass(frozen=True, slots=True)
 class StartCheckpoint:
-    """Snapshot the enumerators, then send the barrier to the tasks of the plan."""
+    """Snapshot the enumerators, then send the barrier to the tasks of the plan.
+
+    Fail it after ``timeout_ms``, unless it is to be finalized or aborted before.
+    """
 
     checkpoint: CheckpointInProgress
+    timeout_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -467,30 +471,13 @@ class SetPeriodicTimer:
     delay_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class SetExpiry:
-    """Call ``on_expired`` for a checkpoint after ``delay_ms``."""
-
-    checkpoint_id: int
-    delay_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class CancelExpiry:
-    """Forget a checkpoint's timer."""
-
-    checkpoint_id: int
-
-
 CheckpointAction: TypeAlias = (
-    CancelExpiry
-    | DiscardCheckpoint
+    DiscardCheckpoint
     | FailJob
     | FailRequest
     | Finalize
     | NotifyAborted
     | NotifyComplete
-    | SetExpiry
     | SetPeriodicTimer
     | StartCheckpoint
 )
@@ -632,7 +619,7 @@ class CheckpointPlanner:
         if not pending.is_acknowledged:
             return []
         pending.is_finalizing = True
-        return [CancelExpiry(checkpoint_id), Finalize(checkpoint_id)]
+        return [Finalize(checkpoint_id)]
 
     def on_finalized(self, checkpoint_id: int, now_ms: int) -> list[CheckpointAction]:
         """Be notified that a checkpoint's metadata is written: it is complete."""
@@ -769,10 +756,7 @@ class CheckpointPlanner:
         begun = CheckpointInProgress(barrier, plan, request)
         self.in_progress[checkpoint_id] = begun
         self._starting_id = checkpoint_id
-        return [
-            SetExpiry(checkpoint_id, self._timeout_ms),
-            StartCheckpoint(begun),
-        ]
+        return [StartCheckpoint(begun, self._timeout_ms)]
 
     def _fails_job(self, pending: CheckpointInProgress, reason: FailureReason) -> bool:
         """Count a failure; a savepoint's counts only if a task is to blame."""
@@ -799,7 +783,6 @@ class CheckpointPlanner:
         if self._starting_id == checkpoint_id:
             self._starting_id = None
         actions: list[CheckpointAction] = [
-            CancelExpiry(checkpoint_id),
             FailRequest(pending.request, reason, error),
             NotifyAborted(
                 checkpoint_id, self._latest_completed_id, pending.plan.to_wait_for

@@ -27,7 +27,6 @@ from aiomailbox.checkpoint.layout import (
     with_handles,
 )
 from aiomailbox.checkpoint.planner import (
-    CancelExpiry,
     CheckpointAction,
     CheckpointInProgress,
     CheckpointPlan,
@@ -40,7 +39,6 @@ from aiomailbox.checkpoint.planner import (
     Finalize,
     NotifyAborted,
     NotifyComplete,
-    SetExpiry,
     SetPeriodicTimer,
     StartCheckpoint,
     SubtaskState,
@@ -523,6 +521,7 @@ class CheckpointCoordinator:
             case StartCheckpoint():
                 return self._start(action)
             case Finalize(checkpoint_id=checkpoint_id):
+                self._end_expiry(checkpoint_id)
                 progress = self._planner.in_progress.get(checkpoint_id)
                 if (
                     self._worker is None
@@ -541,6 +540,7 @@ class CheckpointCoordinator:
                     f"committing checkpoint {checkpoint_id}",
                 )
             case NotifyAborted():
+                self._end_expiry(action.checkpoint_id)
                 # Tasks that are notified of a complete checkpoint forget what sinks
                 # prepared for it: not before that is committed.
                 latest_id = min(action.latest_completed_id, self._committed_id)
@@ -562,14 +562,6 @@ class CheckpointCoordinator:
                 if self._timer is not None:
                     self._timer.cancel()
                 self._timer = loop.call_later(delay_ms / 1000, self._on_periodic)
-            case SetExpiry(checkpoint_id=checkpoint_id, delay_ms=delay_ms):
-                self._expiries[checkpoint_id] = loop.call_later(
-                    delay_ms / 1000, self._on_expired, checkpoint_id
-                )
-            case CancelExpiry(checkpoint_id=checkpoint_id):
-                expiry = self._expiries.pop(checkpoint_id, None)
-                if expiry is not None:
-                    expiry.cancel()
         return ()
 
     def _start(self, action: StartCheckpoint) -> Iterable[CheckpointAction]:
@@ -583,6 +575,9 @@ class CheckpointCoordinator:
         )
         begun.started_s = clock.monotonic()
         checkpoint_id = begun.checkpoint_id
+        self._expiries[checkpoint_id] = asyncio.get_running_loop().call_later(
+            action.timeout_ms / 1000, self._on_expired, checkpoint_id
+        )
         # Counted when it begins, so that failed ones are what is left over.
         self._begun += 1
         try:
@@ -842,6 +837,11 @@ class CheckpointCoordinator:
             )
         except Exception:  # noqa: BLE001 -- the checkpoint that follows says so
             return True
+
+    def _end_expiry(self, checkpoint_id: int) -> None:
+        expiry = self._expiries.pop(checkpoint_id, None)
+        if expiry is not None:
+            expiry.cancel()
 
     def _on_expired(self, checkpoint_id: int) -> None:
         self._expiries.pop(checkpoint_id, None)
