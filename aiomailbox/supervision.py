@@ -75,7 +75,7 @@ class SupervisedTask:
         name: Of the asyncio task.
         timeout_s: How long it may go on after the first `interrupt` or `limit`.
         grace_s: How long it may take to unwind after that.
-        on_late: Called when its time is up, before it is interrupted a last time.
+        on_late: Called with its task when its time is up, before a last interrupt.
 
     Attributes:
         name: Of the asyncio task.
@@ -92,7 +92,7 @@ class SupervisedTask:
         name: str,
         timeout_s: float,
         grace_s: float = _GRACE_S,
-        on_late: Callable[[], None] | None = None,
+        on_late: Callable[[asyncio.Task[Any]], None] | None = None,
     ) -> None:
         self.task: asyncio.Task[None] | None = None
         self.error: BaseException | None = None
@@ -169,8 +169,8 @@ class SupervisedTask:
     def _expire(self) -> None:
         self._end_repetition()
         self.is_late = True
-        if self._on_late is not None:
-            self._on_late()
+        if self._on_late is not None and self.task is not None:
+            self._on_late(self.task)
         self._cancel()
         loop = asyncio.get_running_loop()
         self._deadline = loop.call_later(self._grace_s, self._give_up)
@@ -224,7 +224,6 @@ class Closing:
         self.errors: list[BaseException] = [] if errors is None else errors
         self.is_interrupted: bool = False
         self._steps = steps
-        self._runner: SupervisedTask | None = None
 
     async def run(self, runner: SupervisedTask) -> None:
         """Take the steps, until the time of the task that runs them is up."""
@@ -275,14 +274,10 @@ class Closing:
             on_late: Called with the task when its time is up, while it stands there.
         """
 
-        def tell() -> None:
-            if runner.task is not None:
-                on_late(runner.task)
+        async def run() -> None:
+            await self.run(runner)
 
-        runner = SupervisedTask(
-            self._run_here(), name=name, timeout_s=timeout_s, on_late=tell
-        )
-        self._runner = runner
+        runner = SupervisedTask(run(), name=name, timeout_s=timeout_s, on_late=on_late)
         runner.start()
         runner.limit()
         try:
@@ -291,10 +286,6 @@ class Closing:
             self.is_interrupted = True
             self.errors.append(error)
         await self.run_late(name)
-
-    async def _run_here(self) -> None:
-        assert self._runner is not None, "run_within starts this"
-        await self.run(self._runner)
 
     async def _done(self, step: Step) -> None:
         pending: Awaitable[None] | None = step()

@@ -300,24 +300,17 @@ class Savepoint:
     def _snapshots_of(
         self, operator: OperatorId
     ) -> Iterator[tuple[memoryview, TaskHandle]]:
-        for vertex in self._metadata.vertices:
-            if operator not in {info.id for info in vertex.operators}:
-                continue
-            for handle in vertex.tasks:
-                if handle is not None and _holds(handle, operator):
-                    for section in self._sections(handle, operator):
-                        yield section, handle
+        for handle in self._metadata.handles:
+            for section in handle.sections:
+                if section.kind is SectionKind.OPERATOR and section.name == operator:
+                    data = self._bytes_of(handle)
+                    yield data[section.start : section.start + section.length], handle
 
-    def _sections(
-        self, handle: TaskHandle, operator: OperatorId
-    ) -> Iterator[memoryview]:
+    def _bytes_of(self, handle: TaskHandle) -> memoryview:
         # Several operators are in one file, and each is looked at more than once.
         if self._last is None or self._last[0] is not handle:
             self._last = (handle, self._files.bytes_of(handle))
-        data = self._last[1]
-        for section in handle.sections:
-            if section.kind is SectionKind.OPERATOR and section.name == operator:
-                yield data[section.start : section.start + section.length]
+        return self._last[1]
 
     def _declared(self, described: SnapshotDescription) -> list[Any]:
         """Return the classes that were given, and others for those that were not."""
@@ -335,13 +328,6 @@ class Savepoint:
                 and not is_known_class(reference)
             ),
         ]
-
-
-def _holds(handle: TaskHandle, operator: OperatorId) -> bool:
-    return any(
-        section.kind is SectionKind.OPERATOR and section.name == operator
-        for section in handle.sections
-    )
 
 
 def _stand_in(reference: str, fields: ClassSchema) -> type:

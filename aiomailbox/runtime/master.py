@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from aiomailbox.errors import (
@@ -700,9 +701,8 @@ class JobMaster:
         what = f"cleaning up job {name!r}"
         errors: list[BaseException] = []
         closing = Closing(self._closing(errors), errors)
-        await closing.run_within(
-            timeout_s, what, lambda task: self._on_late(what, timeout_s, task)
-        )
+        on_late = partial(self._on_late, what, timeout_s)
+        await closing.run_within(timeout_s, what, on_late)
         what = f"releasing what job {name!r} held"
         await self._finish_part(self._host.release(), what, _RELEASE_S)
         for error in errors:
@@ -762,13 +762,8 @@ class JobMaster:
     ) -> SupervisedTask:
         """Return a part of the job's life, to be supervised; ``what`` says which."""
         timeout_s = timeout_s or self._cancel_timeout_s
-
-        def on_late() -> None:
-            if part.task is not None:
-                self._on_late(what, timeout_s, part.task)
-
-        part = SupervisedTask(work, name=what, timeout_s=timeout_s, on_late=on_late)
-        return part
+        on_late = partial(self._on_late, what, timeout_s)
+        return SupervisedTask(work, name=what, timeout_s=timeout_s, on_late=on_late)
 
     async def _begin_part(
         self, work: Coroutine[Any, Any, None], what: str

@@ -481,8 +481,7 @@ class OperatorChain:
         first: BaseException | None = None
         for link in reversed(self.links):
             try:
-                with self._naming(link, hook):
-                    await finished(getattr(link.operator, hook)(checkpoint_id))
+                await finished(self._call(link, hook, checkpoint_id))
             except Exception as error:  # noqa: BLE001 -- the others are notified, too
                 first = first or error
         if first is not None:
@@ -509,8 +508,8 @@ class OperatorChain:
             # `finish`: skipping it lost data in Flink (FLINK-39481).
             if link.mailbox.has_deferrable_mail():
                 await _run_queued_mail(link.mailbox)
-            end = self._finish_operator if mode is StopMode.DRAIN else self._settle
-            link.mailbox.execute(end, link, description="finish")
+            hook = "finish" if mode is StopMode.DRAIN else "settle"
+            link.mailbox.execute(self._call, link, hook, description="finish")
             await _run_queued_mail(link.mailbox)
             # What `finish` sent stands behind it.
             await _run_queued_mail(link.mailbox)
@@ -518,16 +517,12 @@ class OperatorChain:
     def closing(self) -> Iterator[Callable[[], Pending]]:
         """Yield what closes the operators, tail first: each is to be called once."""
         for link in reversed(self.links):
-            yield partial(self._close, link)
+            yield partial(self._call, link, "close")
 
     def releasing(self) -> Iterator[Callable[[], Pending]]:
         """Yield what releases what the operators' state holds, after `closing`."""
         for context in self._contexts.values():
             yield context.close
-
-    async def _close(self, link: Link) -> None:
-        with self._naming(link, "close"):
-            await finished(link.operator.close())
 
     def _watch_head(self) -> None:
         """Let the inputs of the task be looked at, until all that watches steps aside."""
@@ -560,20 +555,12 @@ class OperatorChain:
                 )
                 self._contexts[index].metrics.gauge("is_idle", output.get_idle)
 
-    def _finish_operator(self, link: Link) -> Pending:
-        return self._named(link, "finish", link.operator.finish)
-
-    def _settle(self, link: Link) -> Pending:
-        return self._named(link, "settle", link.operator.settle)
-
-    def _named(self, link: Link, hook: str, call: Callable[[], Pending]) -> Pending:
+    def _call(self, link: Link, hook: str, *args: int) -> Pending:
         with self._naming(link, hook):
-            pending = call()
-        return None if pending is None else self._named_later(link, hook, pending)
+            pending: Pending = getattr(link.operator, hook)(*args)
+        return None if pending is None else self._await(link, hook, pending)
 
-    async def _named_later(
-        self, link: Link, hook: str, pending: Awaitable[None]
-    ) -> None:
+    async def _await(self, link: Link, hook: str, pending: Awaitable[None]) -> None:
         with self._naming(link, hook):
             await pending
 

@@ -799,12 +799,11 @@ class StreamTask:
     def _close_timers(self) -> None:
         self._timers.shutdown()
 
-    def _on_late(self) -> None:
+    def _on_late(self, runner: asyncio.Task[Any]) -> None:
         what = "ending cancelled" if self._interruptible else "cleaning up"
         self._interruptible = False
-        runner = self.runner
         tasks: list[asyncio.Task[Any]] = [
-            *([] if runner is None else [runner]),
+            runner,
             *self.processor.children,
             *self._helpers.running,
         ]

@@ -66,7 +66,7 @@ def buffer_metrics(plan: TaskPlan) -> dict[str, MetricValue]:
     """
     pools = [pool.statistics() for pool in plan.pools]
     values: dict[str, MetricValue] = {
-        "out_pool_usage": _usage(pools),
+        "out_pool_usage": _fill(pools).usage,
         "overdraft_buffers": sum(pool.overdraft + pool.elastic for pool in pools),
         **_input_usage(
             [credit for gate in plan.gates for credit in gate.credits()],
@@ -102,10 +102,6 @@ class _Fill(NamedTuple):
     @property
     def usage(self) -> float | None:
         return self.used / self.size if self.size else None
-
-
-def _usage(pools: Sequence[PoolStatistics]) -> float | None:
-    return _fill(pools).usage
 
 
 def _fill(pools: Iterable[PoolStatistics]) -> _Fill:
