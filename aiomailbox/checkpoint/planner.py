@@ -556,11 +556,7 @@ class CheckpointPlanner:
             FailRequest(request, FailureReason.SUSPENDED)
             for request in self._queue.clear()
         ]
-        for pending in self._pending:
-            # What is being written may be durable already: it completes.
-            if not pending.is_finalizing:
-                actions += self._abort(pending, FailureReason.SUSPENDED)
-        return actions
+        return actions + self._abort_unwritten(FailureReason.SUSPENDED)
 
     @property
     def is_engaged(self) -> bool:
@@ -710,11 +706,7 @@ class CheckpointPlanner:
 
         Those that have acknowledged it go back to before it, and do so once more.
         """
-        actions: list[CheckpointAction] = []
-        for pending in self._pending:
-            if not pending.is_finalizing:
-                actions += self._abort(pending, FailureReason.TASK_FAILED)
-        return actions
+        return self._abort_unwritten(FailureReason.TASK_FAILED)
 
     def on_discarded(self, now_ms: int) -> list[CheckpointAction]:
         """Be notified that a checkpoint that failed has been deleted, or cannot be."""
@@ -771,6 +763,14 @@ class CheckpointPlanner:
         if kind.is_synchronous:
             return True
         return self._failures.on_failure(pending.checkpoint_id, reason)
+
+    def _abort_unwritten(self, reason: FailureReason) -> list[CheckpointAction]:
+        actions: list[CheckpointAction] = []
+        for pending in self._pending:
+            # What is being written may be durable already: it completes.
+            if not pending.is_finalizing:
+                actions += self._abort(pending, reason)
+        return actions
 
     def _abort(
         self,

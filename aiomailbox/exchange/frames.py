@@ -286,11 +286,11 @@ def event_buffer(event: RuntimeEvent, *, has_priority: bool = False) -> NetworkB
     )
 
 
-def event_consumer(
-    event: RuntimeEvent, *, has_priority: bool = False
-) -> BufferConsumer:
+def event_consumer(event: RuntimeEvent) -> BufferConsumer:
     """Return a finished consumer of an event; each copy reads all of it."""
-    return BufferConsumer.of_finished(event_buffer(event, has_priority=has_priority))
+    return BufferConsumer.of_finished(
+        event_buffer(event, has_priority=event.is_priority)
+    )
 
 
 def _barrier_data_type(barrier: CheckpointBarrier) -> DataType:
@@ -463,7 +463,7 @@ class FrameWriter:
         """Send an event to all channels, behind what was emitted; it is encoded once."""
         self._producer.check_open()
         self.finish_all()
-        consumer = event_consumer(event, has_priority=event.is_priority)
+        consumer = event_consumer(event)
         try:
             for channel, data in zip(self.channels, overtaken, strict=True):
                 # A copy for each channel: they read at their own pace, and the last one
@@ -633,7 +633,7 @@ class BytesSubpartition(ResultSubpartition[QueuedBuffer, PolledBytes]):
             self._tell_of_data()
 
     def _buffer_of(self, event: RuntimeEvent) -> QueuedBuffer:
-        consumer = event_consumer(event, has_priority=event.is_priority)
+        consumer = event_consumer(event)
         return QueuedBuffer(consumer, event=event)
 
     def _as_bytes(self, buffers: list[QueuedBuffer]) -> list[bytes]:

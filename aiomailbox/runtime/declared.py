@@ -35,6 +35,7 @@ from aiomailbox.runtime.peers.record_types import (
     RECORDS_OF_OURS,
     RecordTypes,
     is_foreign,
+    names_in,
 )
 from aiomailbox.state.serializers import (
     StateNames,
@@ -137,7 +138,7 @@ def _parts_of(item: Any, kind: type) -> Iterator[Any]:
     elif kind is FunctionType:
         yield from item.__defaults__ or ()
         yield from (item.__kwdefaults__ or {}).values()
-        yield from _cells(item)
+        yield from (value for _, value in _held_by(item))
     elif not is_foreign(kind):
         yield from _attributes(item, kind)
 
@@ -149,12 +150,12 @@ def _first(items: Iterable[Any]) -> Iterator[Any]:
         yield one
 
 
-def _cells(function: FunctionType) -> Iterator[Any]:
-    for cell in function.__closure__ or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:
-            continue
+def _held_by(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield the variables of functions around one, by name; not those without a value."""
+    names = function.__code__.co_freevars
+    for name, cell in zip(names, function.__closure__ or (), strict=True):
+        with suppress(ValueError):
+            yield name, cell.cell_contents
 
 
 def _attributes(item: Any, kind: type) -> Iterator[Any]:
@@ -288,12 +289,9 @@ def _held(roots: Iterable[Any]) -> Iterator[tuple[Any, str, Any]]:
                 yield kind, f"attribute {name}", value
     for function in _users_functions(roots):
         code = function.__code__
-        for name, cell in zip(
-            code.co_freevars, function.__closure__ or (), strict=True
-        ):
-            with suppress(ValueError):
-                yield function, f"nonlocal {name}", cell.cell_contents
-        for name in _names(code):
+        for name, value in _held_by(function):
+            yield function, f"nonlocal {name}", value
+        for name in names_in(code):
             yield function, f"global {name}", function.__globals__.get(name)
 
 
@@ -301,13 +299,6 @@ def _is_users_class(kind: type) -> bool:
     module = sys.modules.get(kind.__module__)
     file = getattr(module, "__file__", None)
     return not is_foreign(kind) and (file is None or is_users(file))
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names(constant)
 
 
 def _users_functions(roots: Iterable[Any]) -> Iterator[FunctionType]:
@@ -344,7 +335,7 @@ def _assigned(function: FunctionType) -> Iterator[str]:
 
 def _changed_in_place(function: FunctionType) -> Iterator[str]:
     """Yield what a function appends to, and whose parts it counts up with ``+=``."""
-    outside = dict(zip(function.__code__.co_freevars, _contents(function), strict=True))
+    outside = dict.fromkeys(function.__code__.co_freevars) | dict(_held_by(function))
     for code in _codes(function.__code__):
         steps = list(dis.get_instructions(code))
         for place, step in enumerate(steps[:-4]):
@@ -373,11 +364,3 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
         found = waiting.pop()
         yield found
         waiting.extend(one for one in found.co_consts if isinstance(one, CodeType))
-
-
-def _contents(function: FunctionType) -> Iterator[Any]:
-    for cell in function.__closure__ or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:
-            yield None

@@ -13,7 +13,7 @@ from typing import Final
 from aiomailbox.availability import Availability
 from aiomailbox.errors import CorruptStreamError, IllegalStateError
 from aiomailbox.eventtime.valve import StatusWatermarkValve, ValveSnapshot
-from aiomailbox.exchange.core.contract import ObjectBuffer
+from aiomailbox.exchange.core.contract import CONTROL, ObjectBuffer
 from aiomailbox.exchange.gate import InputGate
 from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.operators.core.operator import (
@@ -52,7 +52,6 @@ from aiomailbox.task.outputs import ROW_SLICES, SliceForm, SliceSize, all_of
 
 BARRIER_EVENTS: Final = (CheckpointBarrier, CancelCheckpoint, EventAnnouncement)
 CHECKPOINT_EVENTS: Final = (*BARRIER_EVENTS, EndOfPartition)
-_CONTROL: Final = (Watermark, WatermarkStatus, LatencyMarker)
 
 
 class TaskInput:
@@ -251,7 +250,7 @@ class NetworkInput(TaskInput):
             rest = self._elements[self._position :]
             if rest and self._offset:
                 run = rest[0]
-                assert not isinstance(run, _CONTROL), "only runs are cut"
+                assert not isinstance(run, CONTROL), "only runs are cut"
                 rest[0] = run.slice(self._offset, len(run))
             found.append((self._channel, rest))
         found += [(channel, buffer.elements) for channel, buffer in self._restored]

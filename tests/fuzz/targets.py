@@ -223,7 +223,7 @@ def server(data: bytes) -> None:
             on_refused=lambda peer, reason: None,
         )
         await _converse(connection, data, _greeting("client"))
-        assert connection.readers == 0
+        assert not connection._readers
         assert len(connection._control) <= 6 * 8
 
     _run(scenario())

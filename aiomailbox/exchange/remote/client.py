@@ -49,7 +49,6 @@ from aiomailbox.exchange.remote.wire import (
     Message,
     NewBufferSize,
     PartitionRequest,
-    RemoteCause,
     ResumeConsumption,
 )
 from aiomailbox.ids import PartitionId
@@ -222,11 +221,6 @@ class ClientConnection(Connection):
             self._settled.reset()
             await self._settled.wait()
 
-    @property
-    def channels(self) -> int:
-        """How many channels receive."""
-        return len(self._channels)
-
     def add_channel(self, receiver: Receiver, request: PartitionRequest) -> Channel:
         """Request a partition for a channel, now or once the connection is open.
 
@@ -341,10 +335,7 @@ class ClientConnection(Connection):
             channel.was_not_found()
             self._tell(channel, channel.receiver.on_partition_not_found)
         else:
-            self._fail_channel(channel, self._remote_failure(cause))
-
-    def _remote_failure(self, cause: RemoteCause) -> RemoteFailureError:
-        return RemoteFailureError(self.peer, *cause)
+            self._fail_channel(channel, RemoteFailureError(self.peer, *cause))
 
     def _open_channel(self, receiver: bytes) -> Channel | None:
         channel = self._channels.get(receiver)

@@ -228,11 +228,6 @@ class ProducerConnection(Connection):
         self._readers: dict[bytes, Reader] = {}
         self._line: deque[Reader] = deque()
 
-    @property
-    def readers(self) -> int:
-        """How many receivers are known."""
-        return len(self._readers)
-
     def _address(self) -> str:
         return self._where
 

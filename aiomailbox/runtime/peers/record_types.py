@@ -141,7 +141,7 @@ def _named_by(item: type | FunctionType | StateDescriptor) -> Iterator[Any]:
         yield from item.__bases__
         return
     # In their order: of two classes with one name, the first counts.
-    names = dict.fromkeys(_names_in(item.__code__))
+    names = dict.fromkeys(names_in(item.__code__))
     for name in names:
         found = item.__globals__.get(name)
         yield found
@@ -170,11 +170,12 @@ def _in_hint(hint: Any) -> Iterator[Any]:
         yield from _in_hint(part)
 
 
-def _names_in(code: CodeType) -> Iterator[str]:
+def names_in(code: CodeType) -> Iterator[str]:
+    """Yield the names that code looks up, and those of the functions in it."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _names_in(constant)
+            yield from names_in(constant)
 
 
 def _is_looked_up(kind: type) -> bool:
