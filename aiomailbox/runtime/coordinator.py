@@ -833,7 +833,7 @@ class CheckpointCoordinator:
             return not (
                 is_quiet
                 and self._owner.capture_services() == newest.services
-                and _encoded(self._job.sources.states()) == newest.enumerators
+                and _encoded(self._job.sources.snapshot()) == newest.enumerators
             )
         except Exception:  # noqa: BLE001 -- the checkpoint that follows says so
             return True

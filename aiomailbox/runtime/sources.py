@@ -109,18 +109,18 @@ class SourceCoordinator:
         with self._naming("handle_split_request"):
             self._enumerator.handle_split_request(subtask_index)
 
-    def state(self) -> OperatorSnapshot:
-        """Return what a new coordinator resumes from; its readers keep their splits."""
+    def snapshot(self, checkpoint_id: int | None = None) -> OperatorSnapshot:
+        """Return what a new coordinator resumes from; its readers keep their splits.
+
+        Args:
+            checkpoint_id: The checkpoint that it is a part of; None for a look.
+        """
         elements = self._enumerator.snapshot()
+        if checkpoint_id is not None:
+            self._last_id = checkpoint_id
         return OperatorSnapshot(
             own=OperatorStateSnapshot().with_list(_ENUMERATOR, elements)
         )
-
-    def snapshot(self, checkpoint_id: int) -> OperatorSnapshot:
-        """Return `state`, as a part of a checkpoint."""
-        state = self.state()
-        self._last_id = checkpoint_id
-        return state
 
     def on_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Forget the splits that readers go on with from a checkpoint."""
@@ -247,14 +247,9 @@ class JobSources:
         """
         self._coordinators[task.vertex].request_split(task.subtask_index)
 
-    def states(self) -> dict[OperatorId, OperatorSnapshot]:
-        """Return what the enumerators would resume from now, by their sources' ids."""
-        return {
-            self._ids[vertex]: coordinator.state()
-            for vertex, coordinator in self._coordinators.items()
-        }
-
-    def snapshot(self, checkpoint_id: int) -> dict[OperatorId, OperatorSnapshot]:
+    def snapshot(
+        self, checkpoint_id: int | None = None
+    ) -> dict[OperatorId, OperatorSnapshot]:
         """Return what the enumerators resume from, by the ids of their sources."""
         return {
             self._ids[vertex]: coordinator.snapshot(checkpoint_id)
@@ -269,10 +264,9 @@ class JobSources:
     def can_reset(self, tasks: Collection[SubtaskId]) -> bool:
         """Say whether tasks can begin again while enumerators and other readers go on."""
         return all(
-            coordinator.can_reset(subtask_index)
-            for vertex, coordinator in self._coordinators.items()
-            for subtask_index in range(coordinator.parallelism)
-            if SubtaskId(VertexId(vertex), subtask_index) in tasks
+            self._coordinators[task.vertex].can_reset(task.subtask_index)
+            for task in tasks
+            if task.vertex in self._coordinators
         )
 
     def reset_readers(self, tasks: Collection[SubtaskId], restored_id: int) -> None:
@@ -286,10 +280,10 @@ class JobSources:
             UserFunctionError: If an enumerator fails.
             WorldError: If a reader has got too many splits to remember.
         """
-        for vertex, coordinator in self._coordinators.items():
-            for subtask_index in range(coordinator.parallelism):
-                if SubtaskId(VertexId(vertex), subtask_index) in tasks:
-                    coordinator.reset_reader(subtask_index, restored_id)
+        for task in sorted(tasks):
+            coordinator = self._coordinators.get(task.vertex)
+            if coordinator is not None:
+                coordinator.reset_reader(task.subtask_index, restored_id)
 
     def _deliver(
         self, vertex: VertexId, subtask_index: int, splits: list[Any], no_more: bool
