@@ -781,7 +781,7 @@ class StreamTask:
     def _steps_of_closing(self) -> Iterator[Callable[[], Pending]]:
         # In the order in which things may still be called: timers call operators,
         # operators use helpers and mail.
-        yield self._close_timers
+        yield self._timers.shutdown
         if self._checkpoints is not None:
             yield self._checkpoints.close
         if self._input is not None:
@@ -795,9 +795,6 @@ class StreamTask:
             yield from self.chain.releasing()
         for gate in self.plan.gates:
             yield gate.close
-
-    def _close_timers(self) -> None:
-        self._timers.shutdown()
 
     def _on_late(self, runner: asyncio.Task[Any]) -> None:
         what = "ending cancelled" if self._interruptible else "cleaning up"

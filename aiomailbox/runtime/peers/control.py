@@ -451,7 +451,9 @@ class LivenessWatch:
             limit_s, silent_s = self._timeout_s, 0.0
             try:
                 for body in frames.feed(data):
-                    self._take(decode_beat(body))
+                    beat = decode_beat(body)
+                    if beat.held is not None:
+                        self._post(self._on_held, beat)
             except CorruptStreamError as error:
                 self._post(self._on_failed, f"broke the protocol: {error}")
                 return
@@ -461,10 +463,6 @@ class LivenessWatch:
             "or one call of C code held the GIL all that time. "
             "JobConfig(heartbeat_timeout=...) sets the limit",
         )
-
-    def _take(self, beat: Beat) -> None:
-        if beat.held is not None:
-            self._post(self._on_held, beat)
 
     def _post(self, function: Callable[..., None], *arguments: Any) -> None:
         with contextlib.suppress(RuntimeError):  # The loop is closed, the job over.

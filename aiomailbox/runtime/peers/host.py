@@ -49,7 +49,6 @@ from aiomailbox.runtime.peers.messages import (
     Deploy,
     Ended,
     Failed,
-    FromParent,
     FromWorker,
     Lease,
     Pause,
@@ -381,8 +380,7 @@ class PeersHost(Host):
         address = await network.listen()
         self._desk.addresses[PARENT] = (address.host, address.port)
         for worker in self._workers:
-            await worker.start()
-            worker.send(self._begin(worker.peer))
+            await self._start(worker)
         # No worker restarts, so what may be megabytes is not sent again.
         if isinstance(self._config.restart_strategy, NoRestart):
             self._payload = b""
@@ -402,8 +400,7 @@ class PeersHost(Host):
                 self._desk.addresses.pop(worker.peer, None)
                 follower = self._starter.new_worker(worker.peer, self)
                 self._workers[index] = follower
-                await follower.start()
-                follower.send(self._begin(follower.peer))
+                await self._start(follower)
         await self._connect(network)
 
     async def _connect(self, network: PeerNetwork) -> None:
@@ -601,12 +598,10 @@ class PeersHost(Host):
         for worker in self._workers:
             worker.send(AlignmentLimit(group, limit_ms))
 
-    def _begin(self, peer: int) -> FromParent:
-        return Begin(
-            peer,
-            [text_of(limit, number) for number, limit in enumerate(self._limits)],
-            self._payload,
-        )
+    async def _start(self, worker: Worker) -> None:
+        await worker.start()
+        limits = [text_of(limit, number) for number, limit in enumerate(self._limits)]
+        worker.send(Begin(worker.peer, limits, self._payload))
 
     def _restored_at(self, peer: int, plan: AttemptPlan) -> RestoredTasks:
         return {

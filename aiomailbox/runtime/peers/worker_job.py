@@ -272,8 +272,7 @@ class WorkerJob:
             case Cancel(tasks=subtasks):
                 self._cancel(subtasks)
             case Shutdown():
-                self._dismissed.set_available()
-                self._deployed.set_available()
+                self._dismiss()
             case Begin():
                 raise AssertionError("a worker begins once")
 
@@ -359,6 +358,9 @@ class WorkerJob:
         # The parent is gone: nothing more can be reported.
         self.is_orphaned = True
         self._cancel()
+        self._dismiss()
+
+    def _dismiss(self) -> None:
         self._dismissed.set_available()
         self._deployed.set_available()
 

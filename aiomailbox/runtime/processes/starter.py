@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
@@ -30,7 +31,6 @@ from aiomailbox.policies.arguments import check_choice, check_count
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.master import JobMaster
 from aiomailbox.runtime.peers.control import LivenessWatch, Worker, WorkerEvents
-from aiomailbox.runtime.peers.messages import Beat
 from aiomailbox.runtime.peers.placement import PARENT, PeerPlace
 from aiomailbox.runtime.peers.shipping import import_path
 from aiomailbox.runtime.services import PullHandover
@@ -179,7 +179,10 @@ class WorkerProcess(Worker):
             self.pid = process.get_pid()
             self.has_exited = False
             self._lifeline = LivenessWatch(
-                here, self._heartbeat_timeout_s, self.kill, self._on_held
+                here,
+                self._heartbeat_timeout_s,
+                self.kill,
+                partial(self._events.on_held, self),
             )
             mine.setblocking(False)
             await self._channel.connect(mine)
@@ -211,9 +214,6 @@ class WorkerProcess(Worker):
             self._timer.cancel()
         if self._process is not None:
             self._process.close()
-
-    def _on_held(self, beat: Beat) -> None:
-        self._events.on_held(self, beat)
 
     def _on_lost(self, reason: BaseException | None) -> None:
         self._is_lost = True
