@@ -755,12 +755,13 @@ class RemoteInputChannel(InputChannel):
 _MS_PER_S = 1_000
 
 
-class GateDebloating:
-    """Announces buffer sizes to the remote producers of a gate, once a period.
+class DebloatingGate(InputGate):
+    """A gate that says how large its buffers should be while it is open.
 
     Args:
-        gate: Its channels on this loop are left alone: they hold objects.
+        channels: At least one; those on this loop are left alone: they hold objects.
         options: How sizes follow the throughput.
+        name: Used in messages.
         clock: Says how long reading took; None for the loop's.
 
     Attributes:
@@ -772,41 +773,37 @@ class GateDebloating:
 
     def __init__(
         self,
-        gate: InputGate,
-        options: DebloatOptions | None = None,
+        channels: Sequence[InputChannel],
+        options: DebloatOptions,
         *,
+        name: str = "gate",
         clock: Clock | None = None,
     ) -> None:
-        self.debloater: BufferDebloater = BufferDebloater(options or DebloatOptions())
-        self._gate = gate
-        self._channels = [
-            channel
-            for channel in gate.channels
-            if isinstance(channel, RemoteInputChannel)
+        super().__init__(channels, name=name)
+        self.debloater: BufferDebloater = BufferDebloater(options)
+        self._remote = [
+            channel for channel in channels if isinstance(channel, RemoteInputChannel)
         ]
-        self._clock = clock
+        self._clock = clock or clock_of(asyncio.get_running_loop())
         self._meter = ThroughputMeter()
         self._bytes_counted = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    def __repr__(self) -> str:
-        return f"<GateDebloating of {self._gate.name!r}: {self.debloater.size_bytes} bytes>"
-
-    def start(self) -> None:
-        """Begin to measure; ends by itself when all channels are released. Idempotent."""
-        if self._timer is not None:
+    def request_partitions(self) -> None:
+        """Connect every channel to its producer, and begin to measure."""
+        super().request_partitions()
+        if self.is_closed:
             return
-        if self._clock is None:
-            self._clock = clock_of(asyncio.get_running_loop())
-        self._gate.activity = self
-        self._gate.debloated_buffer_size_bytes = self.debloater.size_bytes
-        if self._gate.availability.available:
+        self.activity = self
+        self.debloated_buffer_size_bytes = self.debloater.size_bytes
+        if self.availability.available:
             self.on_data()
         self._arm()
 
-    def stop(self) -> None:
-        """Announce nothing more. Idempotent."""
-        self._gate.activity = None
+    def close(self) -> None:
+        """Release every channel, and announce nothing more. Idempotent."""
+        super().close()
+        self.activity = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -825,24 +822,25 @@ class GateDebloating:
         Returns:
             The size that was announced, in bytes, or None if it is no news.
         """
-        read_bytes = sum(channel.bytes_total for channel in self._channels)
+        read_bytes = sum(channel.bytes_total for channel in self._remote)
         self._meter.add(read_bytes - self._bytes_counted)
         self._bytes_counted = read_bytes
-        open_channels = [each for each in self._channels if not each.is_released]
+        open_channels = [each for each in self._remote if not each.is_released]
         size_bytes = self.debloater.recalculate(
             self._meter.calculate(self._now_ms()),
             sum(channel.buffers_in_use for channel in open_channels),
         )
         if size_bytes is not None:
-            self._gate.debloated_buffer_size_bytes = size_bytes
+            self.debloated_buffer_size_bytes = size_bytes
             for channel in open_channels:
                 channel.announce_buffer_size(size_bytes)
         return size_bytes
 
     def _on_period(self) -> None:
         self._timer = None
-        if all(channel.is_released for channel in self._channels):
-            self.stop()
+        # Nothing is measured any more where all channels have come to their ends.
+        if all(channel.is_released for channel in self._remote):
+            self.activity = None
             return
         self.recalculate()
         self._arm()
@@ -853,36 +851,4 @@ class GateDebloating:
         self._timer = loop.call_later(period_s, self._on_period)
 
     def _now_ms(self) -> int:
-        assert self._clock is not None, "start() was not called"
         return int(self._clock.monotonic() * _MS_PER_S)
-
-
-class DebloatingGate(InputGate):
-    """A gate that says how large its buffers should be while it is open.
-
-    Args:
-        channels: At least one; those on this loop are left alone.
-        options: How sizes follow the throughput.
-        name: Used in messages.
-    """
-
-    def __init__(
-        self,
-        channels: Sequence[InputChannel],
-        options: DebloatOptions,
-        *,
-        name: str = "gate",
-    ) -> None:
-        super().__init__(channels, name=name)
-        self._debloating = GateDebloating(self, options)
-
-    def request_partitions(self) -> None:
-        """Connect every channel to its producer, and begin to measure."""
-        super().request_partitions()
-        if not self.is_closed:
-            self._debloating.start()
-
-    def close(self) -> None:
-        """Release every channel, and announce nothing more. Idempotent."""
-        super().close()
-        self._debloating.stop()

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.exchange.gate import InputGate
 from aiomailbox.exchange.remote.channel import (
+    DebloatingGate,
     GateBuffers,
-    GateDebloating,
     RemoteInputChannel,
 )
 from aiomailbox.exchange.remote.handshake import PeerAddress
@@ -46,7 +45,7 @@ class Readers:
         memory = NetworkBufferPool(64, segment_size_bytes=32)
         buffers = GateBuffers(memory, channels)
         codec = ElementCodec(PythonSerializer())
-        self.gate = InputGate(
+        self.gate = DebloatingGate(
             [
                 RemoteInputChannel(
                     self,
@@ -57,11 +56,12 @@ class Readers:
                     codec,
                 )
                 for number in range(channels)
-            ]
+            ],
+            OPTIONS,
+            clock=clock,
         )
         self.gate.request_partitions()
-        self.debloating = GateDebloating(self.gate, OPTIONS, clock=clock)
-        self.debloating.on_data()
+        self.gate.on_data()
 
     def request(self, *_: Any) -> Any:
         self.links.append(Link())
@@ -91,18 +91,18 @@ def test_net_121_a_channel_takes_its_own_segments_and_the_gate_one_to_lend() -> 
     assert memory.available_segments == 16
 
 
-def test_all_channels_of_a_gate_are_told_the_same_size() -> None:
+async def test_all_channels_of_a_gate_are_told_the_same_size() -> None:
     """MB-73."""
     clock = ManualClock()
     readers = Readers(clock, 3)
     readers.read(1000)
     clock.advance(1)
-    assert readers.debloating.recalculate() == 3000
+    assert readers.gate.recalculate() == 3000
     assert readers.sizes == [[3000]] * 3
     readers.gate.close()
 
 
-def test_each_gate_has_a_size_of_its_own() -> None:
+async def test_each_gate_has_a_size_of_its_own() -> None:
     """MB-74."""
     clock = ManualClock()
     fast, slow = Readers(clock, 2), Readers(clock, 2)
@@ -110,7 +110,7 @@ def test_each_gate_has_a_size_of_its_own() -> None:
     slow.read(100)
     clock.advance(1)
     for readers in (fast, slow):
-        readers.debloating.recalculate()
+        readers.gate.recalculate()
     assert fast.sizes == [[8000]] * 2
     assert slow.sizes == [[200]] * 2
     for readers in (fast, slow):
@@ -118,7 +118,7 @@ def test_each_gate_has_a_size_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(("backlogs", "size"), [((0, 0), 8000), ((1, 3), 2000)])
-def test_the_buffers_of_all_channels_share_what_is_in_flight(
+async def test_the_buffers_of_all_channels_share_what_is_in_flight(
     backlogs: tuple[int, int], size: int
 ) -> None:
     """NET-129."""
@@ -130,5 +130,5 @@ def test_the_buffers_of_all_channels_share_what_is_in_flight(
         assert channel.buffers_in_use == backlog
     readers.read(4000)
     clock.advance(1)
-    assert readers.debloating.recalculate() == size
+    assert readers.gate.recalculate() == size
     readers.gate.close()

@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from aiomailbox.exchange.remote.channel import DebloatingGate, GateDebloating
+from aiomailbox.exchange.remote.channel import DebloatingGate
 from aiomailbox.memory.debloat import DebloatOptions
 from aiomailbox.records.run import ListRun
 
 OPTIONS = DebloatOptions(samples=1, size_bytes_min=64, size_bytes_max=1024)
 
 
+def debloated(job: Any, options: DebloatOptions = OPTIONS) -> Any:
+    """The same job, connected, with a gate that says how large its buffers should be."""
+    job.gate = DebloatingGate(job.gate.channels, options)
+    assert job.gate.debloated_buffer_size_bytes is None
+    return job.connect()
+
+
 async def test_the_size_follows_the_throughput_while_there_is_something_to_read(
     new_job: Any,
 ) -> None:
-    job = new_job(segment_size_bytes=1024).connect()
-    debloating = GateDebloating(job.gate, OPTIONS)
-    assert job.gate.debloated_buffer_size_bytes is None
-    debloating.start()
+    job = debloated(new_job(segment_size_bytes=1024))
     assert job.gate.debloated_buffer_size_bytes == 1024
     await asyncio.sleep(10)
     assert job.gate.debloated_buffer_size_bytes == 64
@@ -44,16 +48,13 @@ async def test_the_size_follows_the_throughput_while_there_is_something_to_read(
 
 async def test_released_channels_are_not_told(new_job: Any) -> None:
     """NET-126: some released, all released, the gate closed."""
-    job = new_job(2, (0, 1)).connect()
-    debloating = GateDebloating(job.gate, OPTIONS)
-    debloating.start()
+    job = debloated(new_job(2, (0, 1)))
     job.gate.channels[0].release()
-    assert debloating.recalculate() == 64
+    assert job.gate.recalculate() == 64
     assert [link.announced_sizes for link in job.links] == [[], [64]]
     job.gate.close()
-    debloating.recalculate()
-    debloating.stop()
-    debloating.stop()
+    job.gate.recalculate()
+    job.gate.close()
 
 
 async def test_a_channel_that_connects_later_is_told_then(job: Any) -> None:
@@ -64,13 +65,10 @@ async def test_a_channel_that_connects_later_is_told_then(job: Any) -> None:
 
 
 async def test_channels_on_this_loop_are_left_alone(new_job: Any) -> None:
-    job = new_job(2, (1,)).connect()
-    debloating = GateDebloating(job.gate, OPTIONS)
-    debloating.start()
+    job = debloated(new_job(2, (1,)))
     await asyncio.sleep(1)
     assert [link.announced_sizes for link in job.links] == [[64]]
     job.gate.close()
-    debloating.stop()
 
 
 def mean_bytes(job: Any, before: Any) -> float:
@@ -88,9 +86,7 @@ async def test_a_slow_reader_shrinks_its_producers_buffers_and_a_fast_one_grows_
     options = DebloatOptions(
         target_ms=500, samples=1, size_bytes_min=64, size_bytes_max=4096
     )
-    job.gate = DebloatingGate(job.gate.channels, options)
-    assert job.gate.debloated_buffer_size_bytes is None
-    job.connect()
+    debloated(job, options)
     assert job.gate.debloated_buffer_size_bytes == 4096
 
     async def read(count: int, pause_s: float) -> float:
