@@ -17,12 +17,11 @@ from weakref import WeakSet, WeakValueDictionary, finalize
 
 from aiomailbox.availability import Availability
 from aiomailbox.connectors.async_iterable import AsyncSplit
-from aiomailbox.connectors.sinks import ImmediateWriter
+from aiomailbox.connectors.sinks import ImmediateSink, ImmediateWriter
 from aiomailbox.errors import IllegalStateError, UsageError, WrongTypeError
 from aiomailbox.logs import library_log
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.operator import Pending
-from aiomailbox.operators.sinks.sink import CommitterContext
 from aiomailbox.operators.sources.source import (
     Boundedness,
     EnumeratorContext,
@@ -173,13 +172,7 @@ class Inbox(Generic[InT]):
         self._check_open()
         if not self._places.try_take():
             self._warn_if_unread()
-            await self._places.take()
-            try:
-                # It may have been closed since its turn came.
-                self._check_open()
-            except IllegalStateError:
-                self._places.give_back()
-                raise
+            await self._wait_for_place()
         self._add(record)
 
     def try_put(self, record: InT) -> bool:
@@ -252,6 +245,13 @@ class Inbox(Generic[InT]):
 
     def _check_open(self) -> None:
         if self._is_closed or self._refusal:
+            raise self._refused()
+
+    async def _wait_for_place(self) -> None:
+        await self._places.take()
+        # It may have been closed since its turn came.
+        if self._is_closed or self._refusal:
+            self._places.give_back()
             raise self._refused()
 
     def _refused(self) -> IllegalStateError:
@@ -387,18 +387,19 @@ class Questions(Inbox[Question[Any]]):
         super().__init__(size)
         self._desk = next(_numbers)
         self._next = itertools.count()
-        self._asked: dict[int, tuple[asyncio.Future[Any], Question[Any]]] = {}
+        # Those that have no answer yet, with what waits for it, by number.
+        self.asked: dict[int, tuple[asyncio.Future[Any], Question[Any]]] = {}
         _desks[self._desk] = self
 
     @property
     def open_count(self) -> int:
         """How many questions have no answer yet."""
-        return len(self._asked)
+        return len(self.asked)
 
     @property
     def oldest_question(self) -> Question[Any] | None:
         """The question that has waited for the longest, None if none has no answer."""
-        return next((question for _, question in self._asked.values()), None)
+        return next((question for _, question in self.asked.values()), None)
 
     async def ask(self, value: Any) -> Any:
         """Put a question in and return its answer; cancelling forgets the question.
@@ -412,16 +413,12 @@ class Questions(Inbox[Question[Any]]):
             raise self._refused()
         places = self._places
         if not places.try_take():
-            await places.take()
-            # It may have been closed since its turn came.
-            if self._is_closed or self._refusal:
-                places.give_back()
-                raise self._refused()
+            await self._wait_for_place()
         number = next(self._next)
         question = Question(self._desk, number, value)
         loop = self._loop or asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
-        self._asked[number] = answer, question
+        self.asked[number] = answer, question
         self._waiting.append(question)
         if not self._has_some.available:
             self._has_some.set_available()
@@ -431,7 +428,7 @@ class Questions(Inbox[Question[Any]]):
             self._forget(number)
             raise
         finally:
-            del self._asked[number]
+            del self.asked[number]
             places.give_back()
 
     def _forget(self, number: int) -> None:
@@ -448,20 +445,15 @@ class Questions(Inbox[Question[Any]]):
         """Give, to each attempt of the job, what no attempt has answered."""
         waiting = {question.number for question in self._waiting}
         # An attempt that failed has taken them, and never answered.
-        taken = [one for _, one in self._asked.values() if one.number not in waiting]
+        taken = [one for _, one in self.asked.values() if one.number not in waiting]
         self._waiting.extendleft(reversed(taken))
         super()._on_reader()
-
-    @property
-    def asked(self) -> Mapping[int, tuple[asyncio.Future[Any], Question[Any]]]:
-        """The questions that have no answer yet, with what waits for it, by number."""
-        return self._asked
 
     def _end(self, refusal: str) -> int:
         """Fail all that wait for an answer, too."""
         super()._end(refusal)
         if not self._jobs:
-            for waiting, _ in self._asked.values():
+            for waiting, _ in self.asked.values():
                 if not waiting.done():
                     waiting.set_exception(self._refused())
         # Each has been told.
@@ -477,7 +469,7 @@ _desks: WeakValueDictionary[int, Questions] = WeakValueDictionary()
 _NOBODY: Final[Mapping[int, tuple[asyncio.Future[Any], Question[Any]]]] = {}
 
 
-class Answers:
+class Answers(ImmediateSink):
     """The sink of answers: each goes to its asker, see ``env.from_questions``."""
 
     # The asker is there.
@@ -486,10 +478,6 @@ class Answers:
     def create_writer(self, context: RuntimeContext) -> _AnswerWriter:
         """Create the writer of one subtask."""
         return _AnswerWriter(context)
-
-    def create_committer(self, context: CommitterContext) -> None:
-        """Return None: nothing is committed."""
-        return
 
 
 class _AnswerWriter(ImmediateWriter):
@@ -519,7 +507,7 @@ class _AnswerWriter(ImmediateWriter):
         return None
 
 
-class Publication:
+class Publication(ImmediateSink):
     """A sink for any number of readers, which come and go while the job runs."""
 
     # The reader is there.
@@ -538,10 +526,6 @@ class Publication:
     def create_writer(self, context: RuntimeContext) -> _PublicationWriter:
         """Create the writer of one subtask."""
         return _PublicationWriter(self)
-
-    def create_committer(self, context: CommitterContext) -> None:
-        """Return None: nothing is committed."""
-        return
 
     def subscribe(self, size: int, *, waits: bool) -> Subscription[Any]:
         """Return a new reader: it gets what comes from now on."""

@@ -101,6 +101,9 @@ def split(table: pa.Table, names: tuple[str, ...]) -> Iterator[tuple[str, pa.Tab
     """
     if not table.num_rows:
         return
+    if not names:
+        yield "", table
+        return
     rest = [name for name in table.schema.names if name not in names]
     codes = [pc.dictionary_encode(table[name], "encode") for name in names]
     columns = [code.combine_chunks() for code in codes]
@@ -310,19 +313,13 @@ class ParquetWriter(SegmentWriter):
 
     def _write_partitions(self, table: pa.Table) -> None:
         for folder, part in split(table, self._partition_by):
-            self._write_all(folder, part)
-
-    def _write_all(self, folder: str, table: pa.Table) -> None:
-        start = 0
-        while start < table.num_rows:
-            start += self._write_group(folder, table, start)
+            start = 0
+            while start < part.num_rows:
+                start += self._write_group(folder, part, start)
 
     def _finish_files(self) -> None:
         table = self._without_untyped(self.take_table())
-        if self._partition_by:
-            self._write_partitions(table)
-        else:
-            self._write_all("", table)
+        self._write_partitions(table)
         if not self._files and not self._segments.count:
             # Not beside directories, where readers expect no files: in that of NULL.
             self._open_file(*self._without_rows(table.schema))

@@ -11,7 +11,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from aiomailbox.connectors.sinks import ImmediateWriter, field_names, patient
+from aiomailbox.connectors.sinks import (
+    ImmediateSink,
+    ImmediateWriter,
+    field_names,
+    patient,
+)
 from aiomailbox.durations import above_zero, duration_ms
 from aiomailbox.errors import (
     InvalidArgumentError,
@@ -25,14 +30,14 @@ from aiomailbox.operators.core.failures import USER_ERRORS
 from aiomailbox.operators.core.fields import field_or_function
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.core.user_code import caller_location
-from aiomailbox.operators.sinks.sink import CommitterContext, Guarantee
+from aiomailbox.operators.sinks.sink import Guarantee
 from aiomailbox.policies.arguments import check_type
 from aiomailbox.records.run import Run
 
 _PLAIN = (bytes, int, float)
 
 
-class RedisSink:
+class RedisSink(ImmediateSink):
     """Sets a key of Redis for each record: the latest record of a key wins.
 
     Guarantee: idempotent. Records are written at once, and a checkpoint waits until the
@@ -91,25 +96,22 @@ class RedisSink:
         self._line = caller_location()
         # Without the password, for errors and `repr`.
         self._place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-        self._key = field_or_function(key, "key")
-        self._value = None if value is None else field_or_function(value, "value")
         self._prefix = prefix
-        self._as_hash = as_hash
-        self._expire_ms = None if expire is None else duration_ms(expire, "expire")
-        above_zero(self._expire_ms, "expire", ", so that keys would expire at once")
+        expire_ms = None if expire is None else duration_ms(expire, "expire")
+        above_zero(expire_ms, "expire", ", so that keys would expire at once")
+        self._commands = _Commands(
+            field_or_function(key, "key"),
+            None if value is None else field_or_function(value, "value"),
+            prefix.encode(),
+            as_hash,
+            expire_ms,
+        )
 
     def create_writer(self, context: RuntimeContext) -> _RedisWriter:
         """Create the writer of one subtask."""
-        commands = _Commands(
-            self._key, self._value, self._prefix, self._as_hash, self._expire_ms
-        )
         return _RedisWriter(
-            self._url, self._place, commands, context.random, self._line
+            self._url, self._place, self._commands, context.random, self._line
         )
-
-    def create_committer(self, context: CommitterContext) -> None:
-        """Return None: nothing is committed."""
-        return
 
     def __repr__(self) -> str:
         return f"<RedisSink {self._prefix!r} of {self._place}>"
@@ -122,13 +124,13 @@ class _Commands:
         self,
         key: Callable[[Any], Any],
         value: Callable[[Any], Any] | None,
-        prefix: str,
+        prefix: bytes,
         as_hash: bool,
         expire_ms: int | None,
     ) -> None:
         self._key = key
         self._value = value
-        self._prefix = prefix.encode()
+        self._prefix = prefix
         self._as_hash = as_hash
         self._expire_ms = expire_ms
 

@@ -30,7 +30,7 @@ from aiomailbox.operators.core.user_code import (
     refuse_unmade,
     shortened,
 )
-from aiomailbox.operators.sinks.sink import Committer, CommitterContext, SinkWriter
+from aiomailbox.operators.sinks.sink import CommitterContext, SinkWriter
 from aiomailbox.policies.retry import Retry
 from aiomailbox.records.record_classes import fields_of
 from aiomailbox.records.run import Run
@@ -39,6 +39,14 @@ from aiomailbox.typevars import T
 
 
 # What the writers of sinks have in common that write at once.
+class ImmediateSink:
+    """Base of sinks with such writers."""
+
+    def create_committer(self, context: CommitterContext) -> None:
+        """Return None: nothing is committed."""
+        return
+
+
 class ImmediateWriter:
     """Base of writers for which a record is written when ``write_run`` has ended.
 
@@ -79,7 +87,7 @@ _EXTENDED: Final = (list, set, deque)
 
 
 # A function as a sink.
-class FunctionSink:
+class FunctionSink(ImmediateSink):
     """Calls a function with every record, in order.
 
     An ``async def`` function is awaited before it gets the next record, so the pipeline
@@ -113,21 +121,15 @@ class FunctionSink:
         )
         check_run_in(run_in, function)
         self.run_in = run_in
-        self.may_leave_rest: bool = self._is_awaited
-
-    @property
-    def _is_awaited(self) -> bool:
-        return self.run_in == "thread" or is_async_callable(self.function)
+        self.may_leave_rest: bool = run_in == "thread" or is_async_callable(
+            self.function
+        )
 
     def create_writer(self, context: RuntimeContext) -> _FunctionWriter:
         """Create the writer of one subtask."""
         if self.run_in == "thread":
             return _FunctionWriter(partial(run_in_thread, self.function), is_async=True)
-        return _FunctionWriter(self.function, is_async=self._is_awaited)
-
-    def create_committer(self, context: CommitterContext) -> None:
-        """Return None: nothing is committed."""
-        return
+        return _FunctionWriter(self.function, is_async=self.may_leave_rest)
 
 
 class _FunctionWriter(ImmediateWriter):
@@ -227,7 +229,7 @@ def _refused(
 
 
 # The sink behind ``collect``, ``take`` and ``async for``: hands runs to the caller.
-class PullSink:
+class PullSink(ImmediateSink):
     """Leaves results in the job's hand-over of a name; the runner of the job pulls.
 
     Args:
@@ -244,10 +246,6 @@ class PullSink:
     def create_writer(self, context: RuntimeContext) -> SinkWriter:
         """Create the writer of one subtask."""
         return PullWriter(self._handover, context)
-
-    def create_committer(self, context: CommitterContext) -> Committer | None:
-        """Nothing to commit: what is pulled is gone."""
-        return None
 
 
 class PullWriter(ImmediateWriter):

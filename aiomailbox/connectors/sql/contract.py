@@ -16,7 +16,7 @@ another execution has followed commits nothing.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -140,6 +140,7 @@ class Dialect(NamedTuple):
 
     Attributes:
         mark: Goes before the number of a value.
+        number: The type of a number of 64 bits.
         moment: The type of a moment.
         now: The moment by the database's clock, which all executions see.
         until: The end of a lease that is taken now.
@@ -153,6 +154,7 @@ class Dialect(NamedTuple):
     """
 
     mark: str
+    number: str
     moment: str
     now: str
     until: str
@@ -355,6 +357,32 @@ class SqlDatabase(ABC):
             raise staging_mismatch(self._target, self._staging_name)
         yield sql(f"DROP TABLE {self._staging}")
 
+    def _definition(self, columns: Iterable[str], checks: Iterable[str] = ()) -> str:
+        """Return what the staging table has: where a row comes from, and its values."""
+        writer, batch, row = STAGING_COLUMNS
+        parts = [
+            f"{writer} text NOT NULL",
+            f"{batch} {self.dialect.number} NOT NULL",
+            f"{row} {self.dialect.number} NOT NULL",
+            *columns,
+            f"PRIMARY KEY ({', '.join(STAGING_COLUMNS)})",
+            *checks,
+        ]
+        return ", ".join(parts)
+
+    def _make_room(
+        self, writer: str, batch: int, first_row: int, *, also: str = ""
+    ) -> Steps[None]:
+        """Remove what a call has staged whose answer was lost: it is made again."""
+        yield from self._check_lease(also=also)
+        yield sql(
+            f"DELETE FROM {self._staging} WHERE {self._of_batch} AND "
+            f"{STAGING_COLUMNS[2]} >= {self.dialect.mark}3",
+            writer,
+            batch,
+            first_row,
+        )
+
     @property
     def _of_lease(self) -> str:
         return f"WHERE token = {self.dialect.mark}1 AND target = {self.dialect.mark}2"
@@ -379,7 +407,7 @@ class SqlDatabase(ABC):
             if lease.follows(lineage, execution):
                 continue
             if left_s > 0:
-                raise taken(lease, self._target, owner, left_s)
+                raise _claimed(lease, self._target, owner, left_s)
             former = owner
         marks = ", ".join(f"{dialect.mark}{number}" for number in range(1, 6))
         yield sql(
@@ -546,13 +574,6 @@ def gone(target: TableTarget, batch: int, rows: int, found: int) -> SinkError:
     )
 
 
-def taken(
-    lease: StagingLease, target: TableTarget, owner: str, left_s: float
-) -> Exception:
-    """Return the error of a lease that another job has."""
-    return _claimed(lease, target, owner, left_s)
-
-
 def lease_lost(
     lease: StagingLease, target: TableTarget, owner: str | None
 ) -> Exception:
@@ -568,6 +589,7 @@ def lease_lost(
 def _claimed(
     lease: StagingLease, target: TableTarget, owner: str, left_s: float | None
 ) -> StorageClaimedError:
+    """Return the error of a lease that another job has, for so long, if that is known."""
     return StorageClaimedError(
         f"sink {lease.sink!r} of job_id {lease.job_id!r} in {target}",
         owner,

@@ -66,6 +66,7 @@ class PostgresDatabase(SqlDatabase):
 
     dialect = Dialect(
         mark="$",
+        number="bigint",
         moment="timestamptz",
         now="clock_timestamp()",
         until=f"clock_timestamp() + interval '{LEASE_S} s'",
@@ -97,16 +98,8 @@ class PostgresDatabase(SqlDatabase):
         async with self._transaction() as connection:
             # Many small transactions; `make_durable` waits for all of them.
             also = ", set_config('synchronous_commit', 'off', true)"
-            await _done(connection, self._check_lease(also=also))
-            # A lost answer makes a caller stage again: what got through then is
-            # replaced.
-            await connection.execute(
-                f"DELETE FROM {self._staging} WHERE aiomailbox_writer = $1 AND "
-                "aiomailbox_batch = $2 AND aiomailbox_row >= $3",
-                writer,
-                batch,
-                first_row,
-            )
+            room = self._make_room(writer, batch, first_row, also=also)
+            await _done(connection, room)
             try:
                 await connection.copy_records_to_table(
                     self._staging_name,
@@ -221,15 +214,9 @@ class PostgresDatabase(SqlDatabase):
             "WHERE conrelid = to_regclass($1) AND contype = 'c' ORDER BY conname",
             self._table,
         )
-        parts = [
-            "aiomailbox_writer text NOT NULL",
-            "aiomailbox_batch bigint NOT NULL",
-            "aiomailbox_row bigint NOT NULL",
-            *(self._column(column) for column in columns),
-            "PRIMARY KEY (aiomailbox_writer, aiomailbox_batch, aiomailbox_row)",
-            *(check["text"] for check in checks),
-        ]
-        definition = ", ".join(parts)
+        definition = self._definition(
+            map(self._column, columns), [check["text"] for check in checks]
+        )
         digest = hashlib.sha256(definition.encode()).hexdigest()
         [(exists, made_as)] = yield sql(
             "SELECT to_regclass($1) IS NOT NULL, obj_description(to_regclass($1))",

@@ -56,6 +56,7 @@ class SqliteDatabase(SqlDatabase):
 
     dialect = Dialect(
         mark="?",
+        number="INTEGER",
         moment="real",
         now=_NOW,
         until=f"{_NOW} + {LEASE_S}",
@@ -219,16 +220,12 @@ class SqliteDatabase(SqlDatabase):
             return
         if found:
             yield from self._drop_staging()
-        parts = [
-            "aiomailbox_writer TEXT NOT NULL",
-            "aiomailbox_batch INTEGER NOT NULL",
-            "aiomailbox_row INTEGER NOT NULL",
-            *(f"{quoted(name)} {kind}" for name, kind in columns),
-            "PRIMARY KEY (aiomailbox_writer, aiomailbox_batch, aiomailbox_row)",
-        ]
+        definition = self._definition(
+            f"{quoted(name)} {kind}" for name, kind in columns
+        )
         is_strict = yield self._strictness
         ending = " STRICT" if is_strict == [(1,)] else ""
-        yield sql(f"CREATE TABLE {self._staging} ({', '.join(parts)}){ending}")
+        yield sql(f"CREATE TABLE {self._staging} ({definition}){ending}")
 
     @property
     def _strictness(self) -> Statement:
@@ -289,13 +286,8 @@ class SqliteDatabase(SqlDatabase):
 
     def _stage(self, connection: sqlite3.Connection) -> None:
         """Write what is buffered, in place of what a lost answer has left."""
-        _done(connection, self._check_lease())
         writer, batch, first_row = self._buffer[0][:3]
-        connection.execute(
-            f"DELETE FROM {self._staging} WHERE aiomailbox_writer = ? AND "
-            "aiomailbox_batch = ? AND aiomailbox_row >= ?",
-            (writer, batch, first_row),
-        )
+        _done(connection, self._make_room(writer, batch, first_row))
         columns = self._buffered_columns
         names = ", ".join([*STAGING_COLUMNS, *map(quoted, columns)])
         marks = ", ".join("?" * (len(STAGING_COLUMNS) + len(columns)))

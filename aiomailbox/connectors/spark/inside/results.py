@@ -13,12 +13,12 @@ from aiomailbox.availability import Availability
 from aiomailbox.clock import Clock
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.encode import BatchMaker
-from aiomailbox.connectors.sinks import ImmediateWriter
+from aiomailbox.connectors.sinks import ImmediateSink, ImmediateWriter
 from aiomailbox.graph.transformation import Origin, Transformation
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import DeadLetter, ErrorAction, OnError
 from aiomailbox.operators.core.operator import Pending
-from aiomailbox.operators.sinks.sink import Committer, CommitterContext, SinkWriter
+from aiomailbox.operators.sinks.sink import SinkWriter
 from aiomailbox.operators.stateless.operators import MapOperator
 from aiomailbox.records.events import OutputTag
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
@@ -31,7 +31,7 @@ _WAIT_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class ResultSink:
+class ResultSink(ImmediateSink):
     """The end of one output.
 
     Attributes:
@@ -46,10 +46,6 @@ class ResultSink:
     def create_writer(self, context: RuntimeContext) -> SinkWriter:
         """Create the writer of one task."""
         return _ResultWriter(self, context.handover(RESULTS), context.clock)
-
-    def create_committer(self, context: CommitterContext) -> Committer | None:
-        """Nothing to commit: Spark keeps the rows of tasks that succeeded."""
-        return None
 
 
 class _ResultWriter(ImmediateWriter):
