@@ -262,10 +262,21 @@ def derived(
     factory: OperatorFactory,
     inputs: list[list[Origin]],
     *,
+    functions: Iterable[Any] = (),
+    serial: bool = True,
     has_columns: bool = False,
     **facts: Any,
 ) -> Transformation:
     """Return an operator as the job describes it: with what it says of itself.
+
+    Args:
+        name: Its name.
+        factory: Makes it.
+        inputs: Where its records come from.
+        functions: Those of the user's that it calls, or what is said of one.
+        serial: Whether it calls async ones for one record at a time.
+        has_columns: Whether it has a form for columns.
+        facts: What else there is to say.
 
     Raises:
         InvalidArgumentError: If a record is known to lack a field that it reads.
@@ -273,6 +284,13 @@ def derived(
     """
     # Wrong arguments and combinations fail here, where they are written.
     sample = factory()
+    facts["functions"] = tuple(
+        one if isinstance(one, FunctionInfo) else function_info(one, serial=serial)
+        for one in functions
+    )
+    capacity = getattr(sample, "capacity", None)
+    if capacity is not None:
+        facts["bound"] = f"{capacity} records"
     known = [known_fields(united) for united in inputs]
     if len(known) == 1:
         check_reads(known[0], factory)

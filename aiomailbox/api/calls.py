@@ -11,7 +11,6 @@ from aiomailbox import connectors
 from aiomailbox.api.adapted import itself
 from aiomailbox.api.build import (
     check_name,
-    function_info,
     own_copy,
     warn_if_resultless,
 )
@@ -232,17 +231,16 @@ class Calls(Generic[T]):
             id=id,
             partition_key=self._key,
         )
-        # Wrong arguments fail here, where they are written.
-        sample = factory()
-        warn_if_resultless(function, "map_async")
-        return self._derive(
+        stream = self._derive(
             "map_async",
             factory,
-            functions=(function_info(function, serial=False),),
-            bound=f"{sample.capacity} records",
+            functions=(function,),
+            serial=False,
             limit=limit,
             has_journal=journal,
         )
+        warn_if_resultless(function, "map_async")
+        return stream
 
     @overload
     def lookup_join(
@@ -386,17 +384,16 @@ class Calls(Generic[T]):
             id=id,
             partition_key=self._key,
         )
-        # Wrong arguments fail here, where they are written.
-        sample = factory()
-        warn_if_resultless(lookup, "lookup_join")
-        return self._derive(
+        stream = self._derive(
             "lookup join",
             factory,
-            functions=(function_info(lookup, serial=False),),
-            bound=f"{sample.capacity} records",
+            functions=(lookup,),
+            serial=False,
             limit=limit,
             has_journal=journal,
         )
+        warn_if_resultless(lookup, "lookup_join")
+        return stream
 
     def rate_limit(
         self,

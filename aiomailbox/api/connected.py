@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Generic
 from aiomailbox.api.build import (
     described_key,
     described_origins,
-    function_info,
     own_copy,
 )
 from aiomailbox.api.misnamed import Unfinished
@@ -157,10 +156,8 @@ class ConnectedStreams(Unfinished, Generic[A, B]):
         *,
         is_keyed: bool = False,
     ) -> DataStream[Any]:
-        factory()
-        infos = tuple(function_info(function) for function in functions)
         return self._derive(
-            self._others, name, factory, functions=infos, is_keyed=is_keyed
+            self._others, name, factory, functions=functions, is_keyed=is_keyed
         )
 
 
@@ -272,14 +269,13 @@ class BroadcastConnectedStream(Unfinished, Generic[A, B]):
             self._other._descriptors,
             on_error=on_error,
         )
-        factory()
         return self._derive(
             self._other._stream._origins,
             "keyed broadcast process" if keyed else "broadcast process",
             factory,
             functions=(
-                function_info(function.process_element),
-                function_info(function.process_broadcast_element),
+                function.process_element,
+                function.process_broadcast_element,
             ),
             is_keyed=keyed,
         )

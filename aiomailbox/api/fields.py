@@ -13,7 +13,6 @@ from aiomailbox.api.build import (
     check_renames,
     expression_infos,
     field_names,
-    function_info,
     selected,
 )
 from aiomailbox.graph.transformation import OperatorFactory
@@ -151,8 +150,7 @@ class Fields(Generic[T]):
             run_in=run_in,
             timestamps=timestamps,
         )
-        infos = (function_info(function, serial=False),)
-        return self._derive("map_batches", factory, functions=infos)
+        return self._derive("map_batches", factory, functions=(function,), serial=False)
 
     def drop(self, *names: str) -> DataStream[Any]:
         """Remove fields of the records and keep all others.

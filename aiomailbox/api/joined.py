@@ -13,14 +13,12 @@ from aiomailbox.api.build import (
     described_key,
     expression_infos,
     formed,
-    function_info,
     own_copy,
     selected_pairs,
 )
 from aiomailbox.api.misnamed import Unfinished
 from aiomailbox.api.windowed import Items, WindowedStream
 from aiomailbox.durations import duration_text, signed_ms
-from aiomailbox.graph.transformation import FunctionInfo
 from aiomailbox.operators.core.failures import OnError, check_on_error, fail
 from aiomailbox.operators.core.fields import Expression, field_or_function
 from aiomailbox.operators.joins.interval import IntervalJoinOperator
@@ -177,7 +175,7 @@ class IntervalJoined(Unfinished, Generic[A, B]):
         return self._derive(
             "interval join",
             factory,
-            functions=(join_info(function),),
+            functions=(called(function),),
             settings=(self._told(),),
         )
 
@@ -262,9 +260,10 @@ class IntervalJoined(Unfinished, Generic[A, B]):
         return f"the right record is {lower} to {upper} later than the left one"
 
 
-def join_info(function: Any) -> FunctionInfo:
-    """Describe a join function for `explain`."""
-    return function_info(getattr(function, "process_element", function))
+def called(function: Any) -> Callable[..., Any]:
+    """Return what a join calls: a function, or the method of an object."""
+    found: Callable[..., Any] = getattr(function, "process_element", function)
+    return found
 
 
 # Two streams joined by key and window, built step by step.

@@ -11,20 +11,19 @@ from aiomailbox.api.adapted import OnlyKeyedProcess, as_object
 from aiomailbox.api.build import (
     GROWS_WITH_KEYS,
     formed,
-    function_info,
     own_copy,
     warn_of_own_counts,
 )
 from aiomailbox.api.calls import OLD_NAMES
 from aiomailbox.api.definition import JobDefinition
 from aiomailbox.api.grouped import Grouped
-from aiomailbox.api.joined import IntervalJoin, join_info
+from aiomailbox.api.joined import IntervalJoin, called
 from aiomailbox.api.partitioned import PartitionWindowedStream
 from aiomailbox.api.sessions import Session, SessionMaker
 from aiomailbox.api.windowed import WindowedStream, counting
 from aiomailbox.durations import pipeline_ms
 from aiomailbox.errors import UsageError
-from aiomailbox.graph.transformation import FunctionInfo, OperatorFactory, Origin
+from aiomailbox.graph.transformation import OperatorFactory, Origin
 from aiomailbox.operators.async_state.function import (
     KeyedAsyncContext,
     KeyedAsyncProcessFunction,
@@ -81,7 +80,7 @@ class Keyed(Grouped[K, T]):
             self,
             name: str,
             factory: OperatorFactory,
-            functions: tuple[FunctionInfo, ...] = (),
+            functions: tuple[Any, ...] = (),
             **facts: Any,
         ) -> DataStream[Any]: ...
 
@@ -122,12 +121,13 @@ class Keyed(Grouped[K, T]):
         if not isinstance(function, KeyedProcessFunction):
             function = as_object(OnlyKeyedProcess, function, "(value, context, out)", 3)
         policy = check_on_error(on_error)
-        make = partial(own_copy, KeyedProcessOperator, self.key, function)
-        make()
+        factory = partial(
+            own_copy, KeyedProcessOperator, self.key, function, on_error=policy
+        )
+        functions, held = (function.process_element,), held_back(function)
+        stream: DataStream[U] = self._keyed("process", factory, functions, held=held)
         warn_of_own_counts(function, "process_element", "on_timer")
-        infos = (function_info(function.process_element),)
-        held = held_back(function)
-        return self._keyed("process", partial(make, on_error=policy), infos, held=held)
+        return stream
 
     @OLD_NAMES
     def process_async(
@@ -195,17 +195,12 @@ class Keyed(Grouped[K, T]):
             capacity=capacity,
             key_capacity=key_capacity,
         )
-        # Wrong arguments fail here, where they are written.
-        sample = factory()
-        warn_of_own_counts(function, "process_element", "on_timer")
         process: Any = getattr(function, "process_element", function)
-        return self._keyed(
-            "process_async",
-            factory,
-            (function_info(process, serial=False),),
-            limit=limit,
-            bound=f"{sample.capacity} records",
+        stream: DataStream[U] = self._keyed(
+            "process_async", factory, (process,), serial=False, limit=limit
         )
+        warn_of_own_counts(function, "process_element", "on_timer")
+        return stream
 
     def window(
         self, assigner: WindowAssigner[WindowT]
@@ -346,16 +341,14 @@ class Keyed(Grouped[K, T]):
             on_error=on_error,
         )
         factory()
-        infos = tuple(
-            function_info(step.where)
-            for step in pattern.steps
-            if step.where is not None
+        functions = tuple(
+            step.where for step in pattern.steps if step.where is not None
         )
         unbounded = GROWS_WITH_KEYS if pattern.within_ms is None else ""
         return self._keyed(
             "match",
             factory,
-            infos,
+            functions,
             unbounded=unbounded,
             held="records that wait for the watermark",
             waits_for_watermarks=True,
@@ -487,13 +480,11 @@ class Keyed(Grouped[K, T]):
             left_late=left_late,
             on_error=on_error,
         )
-        factory()
-        infos = () if join is None else (join_info(join),)
         return self._join_by_key(
             versions,
             "as-of join",
             factory,
-            functions=infos,
+            functions=() if join is None else (called(join),),
             unbounded=GROWS_WITH_KEYS,
             held="records that wait for the watermark",
             waits_for_watermarks=True,
@@ -523,8 +514,7 @@ class Keyed(Grouped[K, T]):
         self, name: str, function: Callable[[Any, Any], Any], on_error: OnError
     ) -> DataStream[Any]:
         factory = partial(KeyedReduceOperator, self.key, function, on_error=on_error)
-        infos = (function_info(function),)
-        return self._keyed(name, factory, infos, unbounded=GROWS_WITH_KEYS)
+        return self._keyed(name, factory, (function,), unbounded=GROWS_WITH_KEYS)
 
     def _aggregated(self, **work: Any) -> DataStream[Any]:
         factory = partial(formed, KeyedAggregateOperator, self.key, **work)

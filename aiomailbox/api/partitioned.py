@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 from aiomailbox.api.build import (
     described_key,
     formed,
-    function_info,
     key_selector,
     own_copy,
 )
@@ -96,7 +95,7 @@ class PartitionWindowedStream(Unfinished, Grouped[K, T]):
         return self._at_end(
             "map partition",
             factory,
-            functions=(function_info(function),),
+            functions=(function,),
             unbounded=_HOLDS_RECORDS,
         )
 
@@ -144,7 +143,7 @@ class PartitionWindowedStream(Unfinished, Grouped[K, T]):
         return self._at_end(
             "sort partition",
             factory,
-            functions=() if isinstance(by, str) else (function_info(by),),
+            functions=() if isinstance(by, str) else (by,),
             bound=f"{memory_bytes} bytes, and files",
             no_checkpoints=_IN_FILES,
         )
@@ -153,8 +152,7 @@ class PartitionWindowedStream(Unfinished, Grouped[K, T]):
         self, name: str, function: Callable[[Any, Any], Any], on_error: OnError
     ) -> DataStream[Any]:
         factory = self._factory(reduce=function, on_error=on_error)
-        infos = (function_info(function),)
-        return self._at_end(f"partition {name}", factory, functions=infos)
+        return self._at_end(f"partition {name}", factory, functions=(function,))
 
     def _aggregated(self, **work: Any) -> DataStream[Any]:
         factory = self._factory(**work)

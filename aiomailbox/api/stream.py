@@ -31,7 +31,6 @@ from aiomailbox.api.build import (
     described_origins,
     expression_infos,
     formed,
-    function_info,
     has_watermarks,
     key_check,
     key_selector,
@@ -76,7 +75,6 @@ from aiomailbox.exchange.writer import (
 )
 from aiomailbox.graph.side_outputs import problem_of_side_output
 from aiomailbox.graph.transformation import (
-    FunctionInfo,
     OperatorFactory,
     Origin,
     known_fields,
@@ -382,11 +380,10 @@ class DataStream(Calls[T], Fields[T], Paced[T], Placed[T], Results[T]):
         if not isinstance(function, ProcessFunction):
             function = as_object(OnlyProcess, function, "(value, context, out)", 3)
         warn_of_misnamed(function)
-        info = function_info(function.process_element)
         policy = check_on_error(on_error)
         factory = partial(own_copy, ProcessOperator, function, on_error=policy)
-        held = held_back(function)
-        return self._derive("process", factory, functions=(info,), held=held)
+        functions, held = (function.process_element,), held_back(function)
+        return self._derive("process", factory, functions=functions, held=held)
 
     def assign_timestamps_and_watermarks(
         self, strategy: WatermarkStrategy[T], *, on_error: OnError = fail
@@ -851,16 +848,16 @@ class DataStream(Calls[T], Fields[T], Paced[T], Placed[T], Results[T]):
         on_error: OnError,
         run_in: RunIn = "loop",
     ) -> DataStream[Any]:
-        stateless(kind, function, on_error=on_error, run_in=run_in)
-        warn_of_unopened(function, kind.value.replace(" ", "_"))
-        return self._derive(
+        stream = self._derive(
             kind.value,
             partial(stateless, kind, function, on_error=on_error, run_in=run_in),
-            functions=(function_info(function),),
+            functions=(function,),
             record_fields=(
                 known_fields(self._origins) if kind is StageKind.FILTER else None
             ),
         )
+        warn_of_unopened(function, kind.value.replace(" ", "_"))
+        return stream
 
     def _derive(
         self, name: str, factory: OperatorFactory, **facts: Any
@@ -878,7 +875,7 @@ class DataStream(Calls[T], Fields[T], Paced[T], Placed[T], Results[T]):
         self,
         name: str,
         factory: OperatorFactory,
-        functions: tuple[FunctionInfo, ...] = (),
+        functions: tuple[Any, ...] = (),
         **facts: Any,
     ) -> DataStream[Any]:
         return self._derive(name, factory, functions=functions, is_keyed=True, **facts)

@@ -14,7 +14,6 @@ from aiomailbox.api.adapted import OnlyProcessWindow, as_object
 from aiomailbox.api.build import (
     described_key,
     formed,
-    function_info,
     own_copy,
 )
 from aiomailbox.api.grouped import Grouped
@@ -398,7 +397,7 @@ class WindowedStream(Unfinished, Grouped[K, T], Generic[K, T, WindowT]):
             **work,
         )
         functions = tuple(
-            info for work_item in work.values() for info in _function_infos(work_item)
+            function for item in work.values() for function in _functions_of(item)
         )
         purging = isinstance(settings.get("trigger"), PurgingTrigger)
         evicting = isinstance(settings.get("evictor"), CountEvictor)
@@ -480,14 +479,14 @@ def _check_sync(value: object, kind: type[Any], parameter: str) -> Any:
     return value
 
 
-def _function_infos(work: Any) -> list[FunctionInfo]:
-    """Describe what the user wrote: a function, or the methods of an object."""
+def _functions_of(work: Any) -> list[Any]:
+    """Return what the user wrote: a function, or the methods of an object."""
     if isinstance(work, CoGroupFunction | JoinFunction):
-        return [function_info(work.function)]
+        return [work.function]
     process = getattr(work, "process", None)
     if callable(process):
-        return [function_info(process)]
+        return [process]
     add = getattr(work, "add", None)
     if callable(add):
         return [FunctionInfo(repr(work), is_async_callable(add))]
-    return [function_info(work)] if callable(work) else []
+    return [work] if callable(work) else []
