@@ -17,7 +17,7 @@ from aiomailbox.api.connected import (
 )
 from aiomailbox.api.environment import StreamExecutionEnvironment
 from aiomailbox.api.job import JobClient, OperatorWatermark
-from aiomailbox.api.job_progress import JobProgress, progress
+from aiomailbox.api.job_progress import progress
 from aiomailbox.api.joined import (
     CoGroupedWindows,
     IntervalJoin,
@@ -343,7 +343,6 @@ __all__ = [
     "JobFailedError",
     "JobFinishedError",
     "JobMetrics",
-    "JobProgress",
     "JobResult",
     "JobSettings",
     "JobSnapshot",

@@ -23,6 +23,7 @@ from aiomailbox.durations import duration_text
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.eventtime.generators import BoundedOutOfOrderness, NoWatermarks
 from aiomailbox.eventtime.strategy import WatermarkStrategy
+from aiomailbox.graph.job_graph import free_name
 from aiomailbox.graph.transformation import (
     FunctionInfo,
     OperatorFactory,
@@ -913,12 +914,7 @@ def sink_transformation(
         _warn_of_twin(function, origins, others)
         found = FunctionSink(function, run_in=run_in)
         functions = (function_info(function),)
-    name = base = type(found).__name__
-    taken = {other.name for other in others}
-    number = 2
-    while name in taken:
-        name = f"{base}-{number}"
-        number += 1
+    name = free_name(type(found).__name__, {other.name for other in others})
     # Columns get the types that the source knows, or a declared class.
     knowing = getattr(found, "for_fields", None)
     if knowing is not None:
@@ -928,6 +924,8 @@ def sink_transformation(
         name,
         factory,
         [origins],
+        # Sinks were numbered in this way before they were as all operators are.
+        id_name=name.replace(" #", "-"),
         functions=functions,
         sink=found,
         takes_columns=getattr(found, "takes_columns", False),

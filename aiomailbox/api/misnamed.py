@@ -197,6 +197,7 @@ _MEANT_OF_LIBRARY: Final = {
     "HashMapStateBackend": " write am.HeapStateBackend(), the default",
     "MemoryStateBackend": " write am.HeapStateBackend(), the default",
     "FsStateBackend": " write am.HeapStateBackend(), and env.enable_checkpointing(...)",
+    "JobProgress": " write job.snapshot(), or am.progress(job) to show it",
     "TimeCharacteristic": " leave it out: event time is there where records get it",
     "RuntimeExecutionMode": " leave it out: a job of bounded sources ends by itself",
     "KafkaSource": _MESSAGES,

@@ -79,7 +79,9 @@ class Placed(Generic[T]):
         `set_max_parallelism`, `slot_sharing_group`, `disable_chaining` and
         `start_new_chain`. A sink's result may be dropped: ``sink_to(sink).name("out")``.
         """
-        return self._changed(f".name({name!r})", name=check_name(name, "name"))
+        return self._changed(
+            f".name({name!r})", name=check_name(name, "name"), id_name=""
+        )
 
     def uid(self, uid: str) -> Self:
         """Return the stream with a stable name for the operator that made it.

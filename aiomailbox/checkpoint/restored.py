@@ -21,9 +21,15 @@ from aiomailbox.graph.job_graph import (
     is_channel_of,
     producer_of_channel,
 )
+from aiomailbox.graph.transformation import Transformation
 from aiomailbox.ids import OperatorId, VertexId
 from aiomailbox.logs import library_log
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot, redistribute
+from aiomailbox.operators.stateless.operators import (
+    AsyncStatelessOperator,
+    StatelessOperator,
+)
+from aiomailbox.operators.stateless.thread_operator import ThreadOperator
 from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.events import LatencyMarker, Watermark, WatermarkStatus
 from aiomailbox.task.in_flight import TaskSnapshot
@@ -203,9 +209,23 @@ def _warn_of_unmatched(snapshot: SavedJob, graph: JobGraph) -> None:
         library_log(job=graph.name).warning(
             "state is dropped: the checkpoint has it of operators that the job has not",
             dropped=lost,
-            begin_empty=sorted(known - snapshot.operators.keys()),
+            begin_empty=sorted(
+                node.operator_id
+                for node in graph.nodes
+                if node.operator_id not in snapshot.operators
+                and _may_have_state(node.transformation)
+            ),
             remedy="if one of them has another uid now, give it the one that it had",
         )
+
+
+def _may_have_state(item: Transformation) -> bool:
+    """Say whether an operator is more than a function of one record, also as a sink."""
+    if item.sink is not None:
+        return not getattr(item.sink, "keeps_nothing", False)
+    return not isinstance(
+        item.factory(), StatelessOperator | AsyncStatelessOperator | ThreadOperator
+    )
 
 
 def _check_matched(snapshot: SavedJob, graph: JobGraph) -> None:

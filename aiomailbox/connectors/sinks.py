@@ -42,6 +42,8 @@ from aiomailbox.typevars import T
 class ImmediateSink:
     """Base of sinks with such writers."""
 
+    keeps_nothing: ClassVar[bool] = True
+
     def create_committer(self, context: CommitterContext) -> None:
         """Return None: nothing is committed."""
         return

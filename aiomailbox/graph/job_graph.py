@@ -75,8 +75,9 @@ def _derived(item: Transformation, known: dict[int, OperatorId], number: int) ->
         ]
         for united in item.inputs
     ]
-    facts = msgspec.json.encode([item.name, inputs, number])
-    return f"{item.name}@{hashlib.blake2b(facts, digest_size=8).hexdigest()}"
+    name = item.id_name or item.name
+    facts = msgspec.json.encode([name, inputs, number])
+    return f"{name}@{hashlib.blake2b(facts, digest_size=8).hexdigest()}"
 
 
 DEFAULT_SLOT_SHARING_GROUP: Final = "default"

@@ -76,6 +76,7 @@ class Transformation:
 
     Attributes:
         name: Its name, for people.
+        id_name: The name that its id is made of, as savepoints have it; "" for its name.
         factory: Makes the operator, one per subtask.
         inputs: For each input of the operator, the origins that are united there.
         parallelism: Subtasks; None means the environment's.
@@ -120,6 +121,7 @@ class Transformation:
     name: str
     factory: OperatorFactory
     inputs: list[list[Origin]] = field(default_factory=list)
+    id_name: str = ""
     parallelism: int | None = None
     parallelism_max: int | None = None
     follows_input: bool = False

@@ -19,6 +19,7 @@ from aiomailbox.errors import (
     RemoteFailureError,
     RemoteTaskError,
     TransportError,
+    UsageError,
     UserFunctionError,
     WorkerDiedError,
     add_note,
@@ -206,10 +207,13 @@ def shorten(failure: BaseException) -> str:
             texts.append(f"Traceback of {error.worker}:\n{error.remote_traceback}")
         # A user's error may have attributes of its own making; then it stays as it is.
         with suppress(BaseException):
-            error.__traceback__ = _from_the_users_first(error.__traceback__)
-            # Its one line is ours: the user's are those of its cause, shown before it.
-            if isinstance(error, UserFunctionError) and error.__cause__ is not None:
-                error.__traceback__ = users_part(error.__traceback__)
+            # Words that need no line of ours: what the user has to change, and an error
+            # whose cause, shown before it, has the user's lines.
+            is_told = isinstance(error, UsageError) or (
+                isinstance(error, UserFunctionError) and error.__cause__ is not None
+            )
+            shown = users_part if is_told else _from_the_users_first
+            error.__traceback__ = shown(error.__traceback__)
             waiting += [error.__cause__, error.__context__]
             if isinstance(error, BaseExceptionGroup):
                 waiting += error.exceptions

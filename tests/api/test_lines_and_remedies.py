@@ -87,7 +87,7 @@ async def test_two_sinks_with_one_target_name_the_line_of_the_second(
     found = await failure_of(env.execute())
     assert found.location == f"{__file__}:{line}"
     cause: Any = found.__cause__
-    assert cause.__notes__[0] == "in begin() of operator 'FileSink-2'"
+    assert cause.__notes__[0] == "in begin() of operator 'FileSink #2'"
     [told] = [each for each in caplog.records if each.levelno == logging.ERROR]
     assert vars(told)["line"] == f"{__file__}:{line}"
 

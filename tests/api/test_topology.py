@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
 import aiomailbox as am
@@ -365,3 +366,18 @@ async def test_metrics_have_every_operator_while_a_job_waits_for_its_restart(
         await asyncio.sleep(30)
         assert job.state is am.JobState.RESTARTING
         assert job.metrics().operators["divide"]["num_records_out"] == 0
+
+
+def test_sinks_are_numbered_as_other_operators_and_keep_the_ids_of_savepoints(
+    env: Env,
+) -> None:
+    stream = env.from_collection([1])
+    stream.sink_to(print)
+    stream.sink_to(repr)
+    [vertex] = msgspec.json.decode(env.explain(format="json"))["vertices"]
+    # As they were when the first savepoints were written.
+    assert {one["name"]: one["operator_id"] for one in vertex["operators"]} == {
+        "collection": "collection@74c2e421a3061c9c",
+        "FunctionSink": "FunctionSink@e9f5739f251d88c0",
+        "FunctionSink #2": "FunctionSink-2@12ea812496285aea",
+    }

@@ -218,6 +218,19 @@ async def test_of_a_cancellation_only_lines_of_the_users_are_shown(way: Any) -> 
     assert not [frame for frame in frames if frame.filename.startswith(PACKAGE)]
 
 
+async def test_a_target_that_exists_is_told_without_lines_of_the_library(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "there").touch()
+    env = am.StreamExecutionEnvironment()
+    env.from_collection([{"a": 1}]).sink_to(am.FileSink(tmp_path, "jsonl"))
+    with pytest.raises(am.JobFailedError) as caught:
+        await env.execute()
+    cause = caught.value.__cause__
+    assert isinstance(cause, am.TargetExistsError)
+    assert not traceback.extract_tb(cause.__traceback__)
+
+
 @pytest.mark.parametrize("text", ["short", "of two\nlines", "long " * 100])
 async def test_the_last_lines_name_operator_line_and_record(text: str) -> None:
     def refuse(number: int) -> int:
