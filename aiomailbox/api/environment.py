@@ -370,16 +370,10 @@ class StreamExecutionEnvironment(metaclass=Hinting):
             UsageError: If there is no sink, or the job runs already; see `start`.
             JobFailedError: If the job failed; the cause is the first error.
         """
-        async with (
-            self.start(
-                job_name,
-                config=config,
-                on_failure="log",
-                replace=replace,
-                **settings,
-            ) as job,
-            showing_progress(job, quiet=not progress),
-        ):
+        shown = self._shown(
+            job_name, progress, config=config, replace=replace, **settings
+        )
+        async with shown as job:
             return await job.result()
 
     @verb
@@ -429,22 +423,20 @@ class StreamExecutionEnvironment(metaclass=Hinting):
             1
             2
         """
+        shown = self._shown(
+            job_name, progress, config=config, replace=replace, **settings
+        )
+        return await in_background(shown)
 
-        @asynccontextmanager
-        async def shown() -> AsyncGenerator[JobClient]:
-            async with (
-                self.start(
-                    job_name,
-                    config=config,
-                    on_failure="log",
-                    replace=replace,
-                    **settings,
-                ) as job,
-                showing_progress(job, quiet=not progress),
-            ):
-                yield job
-
-        return await in_background(shown())
+    @asynccontextmanager
+    async def _shown(
+        self, job_name: str, progress: bool, **how: Any
+    ) -> AsyncGenerator[JobClient]:
+        async with (
+            self.start(job_name, on_failure="log", **how) as job,
+            showing_progress(job, quiet=not progress),
+        ):
+            yield job
 
     def start(
         self,
@@ -507,12 +499,13 @@ class StreamExecutionEnvironment(metaclass=Hinting):
                 f"{on_failure!r} is not known",
                 'Use "cancel", which ends the body of the block, or "log".',
             )
+        check_name(job_name, "job_name")
         definition = self._definition
         sinks = list(definition.sinks)
         handed_over = None
         config = _checked(config, **settings)
         if replace is None:
-            _refuse_twice(check_name(job_name, "job_name"), config.job_id)
+            _refuse_twice(job_name, config.job_id)
         else:
             if settings.get("restore_from") is not None:
                 raise InvalidArgumentError(
@@ -521,18 +514,14 @@ class StreamExecutionEnvironment(metaclass=Hinting):
                     "Pass either replace= or restore_from=.",
                 )
             # Before the other one is stopped: what cannot be deployed replaces nothing.
-            graph = definition.job_graph(
-                check_name(job_name, "job_name"), sinks, config
-            )
+            graph = definition.job_graph(job_name, sinks, config)
             # What both jobs read takes records meanwhile, for this one.
             with inboxes_kept_open(graph):
                 handed_over = await _take_over(replace)
             if handed_over is not None:
                 config = replaced(config, restore_from=handed_over)
         try:
-            job = definition.deploy(
-                check_name(job_name, "job_name"), sinks, config=config
-            )
+            job = definition.deploy(job_name, sinks, config=config)
         except BaseException as error:
             if handed_over is not None:
                 add_note(error, _is_kept(handed_over))

@@ -7,7 +7,7 @@ from copy import copy
 from datetime import timedelta
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, overload
 
 from aiomailbox.api.build import (
     described_key,
@@ -271,16 +271,8 @@ def called(function: Any) -> Callable[..., Any]:
 
 # What the join ends in: `JoinedWindows` or `CoGroupedWindows`.
 EndT = TypeVar("EndT")
-MakeEnd = Callable[[WindowedStream[Any, Any]], EndT]
-
-
-class SidedWindows(Protocol):
-    """Makes windows of the two sides of a join, united."""
-
-    def __call__(
-        self, key: SidedKey, assigner: WindowAssigner
-    ) -> WindowedStream[Any, Any]:
-        """Return the windows."""
+# Makes it of the windows of both sides, united.
+MakeEnd = Callable[[SidedKey, WindowAssigner[Any]], EndT]
 
 
 class JoinedStreams(Unfinished, Generic[A, B, EndT]):
@@ -295,8 +287,7 @@ class JoinedStreams(Unfinished, Generic[A, B, EndT]):
     _called = "join"
     _left = "where(key).equal_to(key).window(assigner).apply(function)"
 
-    def __init__(self, windows: SidedWindows, make: MakeEnd[EndT]) -> None:
-        self._windows = windows
+    def __init__(self, make: MakeEnd[EndT]) -> None:
         self._make = make
 
     def __repr__(self) -> str:
@@ -305,7 +296,7 @@ class JoinedStreams(Unfinished, Generic[A, B, EndT]):
     def where(self, key: str | Callable[[A], Any]) -> JoinedWhere[B, EndT]:
         """Set the key of the first stream: a field's name or a function."""
         field_or_function(key, "where")
-        return JoinedWhere(self._windows, self._make, key)
+        return JoinedWhere(self._make, key)
 
 
 class JoinedWhere(Unfinished, Generic[B, EndT]):
@@ -314,10 +305,7 @@ class JoinedWhere(Unfinished, Generic[B, EndT]):
     _called = "join"
     _left = "equal_to(key).window(assigner).apply(function)"
 
-    def __init__(
-        self, windows: SidedWindows, make: MakeEnd[EndT], where: KeySelector
-    ) -> None:
-        self._windows = windows
+    def __init__(self, make: MakeEnd[EndT], where: KeySelector) -> None:
         self._make = make
         self._where = where
 
@@ -326,7 +314,7 @@ class JoinedWhere(Unfinished, Generic[B, EndT]):
 
     def equal_to(self, key: str | Callable[[B], Any]) -> JoinedKeys[EndT]:
         """Set the key of the second stream; keys of both streams have one type."""
-        return JoinedKeys(self._windows, self._make, SidedKey(self._where, key))
+        return JoinedKeys(self._make, SidedKey(self._where, key))
 
 
 class JoinedKeys(Unfinished, Generic[EndT]):
@@ -335,10 +323,7 @@ class JoinedKeys(Unfinished, Generic[EndT]):
     _called = "join"
     _left = "window(assigner).apply(function)"
 
-    def __init__(
-        self, windows: SidedWindows, make: MakeEnd[EndT], key: SidedKey
-    ) -> None:
-        self._windows = windows
+    def __init__(self, make: MakeEnd[EndT], key: SidedKey) -> None:
         self._make = make
         self._key = key
 
@@ -347,7 +332,7 @@ class JoinedKeys(Unfinished, Generic[EndT]):
 
     def window(self, assigner: WindowAssigner[Any]) -> EndT:
         """Set the windows in which records are joined."""
-        return self._make(self._windows(self._key, assigner))
+        return self._make(self._key, assigner)
 
 
 class _SidedWindowed(Unfinished):

@@ -549,8 +549,12 @@ class DataStream(Calls[T], Fields[T], Paced[T], Placed[T], Results[T]):
             [('a', 500)]
         """
         self._check_joinable(other, "other")
-        make = partial(JoinedWindows, select=partial(self._selected_windows, other))
-        return JoinedStreams(partial(self._sided, other), make)
+        select = partial(self._selected_windows, other)
+
+        def make(key: SidedKey, assigner: WindowAssigner) -> JoinedWindows[T, U]:
+            return JoinedWindows(self._sided(other, key, assigner), select)
+
+        return JoinedStreams(make)
 
     def co_group(
         self, other: DataStream[U]
@@ -578,7 +582,11 @@ class DataStream(Calls[T], Fields[T], Paced[T], Placed[T], Results[T]):
             [('b', 2000)]
         """
         self._check_joinable(other, "other")
-        return JoinedStreams(partial(self._sided, other), CoGroupedWindows)
+
+        def make(key: SidedKey, assigner: WindowAssigner) -> CoGroupedWindows[T, U]:
+            return CoGroupedWindows(self._sided(other, key, assigner))
+
+        return JoinedStreams(make)
 
     @overload
     def with_latest_from(

@@ -541,9 +541,7 @@ class Results(Generic[T]):
         """
         from aiomailbox.connectors import dataframe_from_runs
 
-        runs: Pulled[Any] = Pulled(
-            self._definition, self._origins, "to_spark", lambda run: (run,)
-        )
+        runs = pull_runs(self._definition, self._origins, "to_spark")
         try:
             with looking_on(partial(runs.waited_for, "to_spark")):
                 return await dataframe_from_runs(

@@ -85,17 +85,15 @@ def opentelemetry(
 def _instrument(meter: Any, metric: Metric, jobs: SharedJobs) -> None:
     name = f"aiomailbox.{metric.scope.value}.{metric.name}"
     about = {"unit": metric.unit, "description": metric.text}
-    match metric.kind:
-        case MetricKind.COUNTER:
-            callbacks = [_observer(jobs, metric, _number)]
-            meter.create_observable_counter(name, callbacks, **about)
-        case MetricKind.GAUGE:
-            callbacks = [_observer(jobs, metric, _number)]
-            meter.create_observable_gauge(name, callbacks, **about)
-        case MetricKind.HISTOGRAM:
-            for suffix, quantile in _QUANTILES.items():
-                callbacks = [_observer(jobs, metric, _quantile(quantile))]
-                meter.create_observable_gauge(f"{name}.{suffix}", callbacks, **about)
+    reads: dict[str, Callable[[Any], float | None]] = {"": _number}
+    if metric.kind is MetricKind.HISTOGRAM:
+        reads = {f".{each}": _quantile(one) for each, one in _QUANTILES.items()}
+    is_counter = metric.kind is MetricKind.COUNTER
+    create = (
+        meter.create_observable_counter if is_counter else meter.create_observable_gauge
+    )
+    for suffix, read in reads.items():
+        create(f"{name}{suffix}", [_observer(jobs, metric, read)], **about)
 
 
 def _observer(

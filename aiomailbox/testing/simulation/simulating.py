@@ -220,13 +220,8 @@ def simulate(
                 return run_world(checked, world, setting)
         except RunFailedError as error:
             without = ", without any fault" if seed is None else ""
-            raise SimulationError(
-                f"{error}{without}: {_why(error)}",
-                seed=seed,
-                faults=world.taken,
-                trace=world.trace,
-                log=world.log,
-            ) from error.__cause__
+            problem = f"{error}{without}: {_why(error)}"
+            raise _failed(problem, seed, world) from error.__cause__
 
     still = World("without faults", Faults.none())
     # Long enough for any job: it is measured, then divided.
@@ -324,13 +319,8 @@ def _compare(
         try:
             check(found, outputs)
         except AssertionError as error:
-            raise SimulationError(
-                f"the committed rows are not right: {error}",
-                seed=seed,
-                faults=world.taken,
-                trace=world.trace,
-                log=world.log,
-            ) from error
+            problem = f"the committed rows are not right: {error}"
+            raise _failed(problem, seed, world) from error
         return
     expected, counted = _counted(outputs), _counted(found)
     if expected != counted:
@@ -340,15 +330,21 @@ def _compare(
                 "the pipeline is not deterministic: two runs without faults, of different "
                 "timing, committed different rows. Give a check=, or parallelisms=[1]"
             )
-        raise SimulationError(
-            problem,
-            seed=seed,
-            faults=world.taken,
-            missing=expected - counted,
-            unexpected=counted - expected,
-            trace=world.trace,
-            log=world.log,
-        )
+        missing, unexpected = expected - counted, counted - expected
+        raise _failed(problem, seed, world, missing=missing, unexpected=unexpected)
+
+
+def _failed(
+    problem: str, seed: int | None, world: World, **rows: Counter[Any]
+) -> SimulationError:
+    return SimulationError(
+        problem,
+        seed=seed,
+        faults=world.taken,
+        trace=world.trace,
+        log=world.log,
+        **rows,
+    )
 
 
 def _all_there(found: list[Any], expected: list[Any]) -> None:
