@@ -134,10 +134,8 @@ def _from_java_home(environ: Mapping[str, str], looked: list[str]) -> JavaHome |
     if probed is None:
         looked.append(f"JAVA_HOME is {home}, which holds no working bin/java")
         return None
-    if probed[1] < JAVA_VERSION_MIN:
-        looked.append(f"JAVA_HOME is {home}, which is Java {probed[1]}")
-        return None
-    return JavaHome(Path(home), probed[1], "JAVA_HOME")
+    found = JavaHome(Path(home), probed[1], "JAVA_HOME")
+    return _new_enough(found, f"JAVA_HOME is {home}, which", looked)
 
 
 def _from_path(environ: Mapping[str, str], looked: list[str]) -> JavaHome | None:
@@ -146,11 +144,14 @@ def _from_path(environ: Mapping[str, str], looked: list[str]) -> JavaHome | None
     if probed is None:
         looked.append("there is no working java on the PATH")
         return None
-    home, version = probed
-    if version < JAVA_VERSION_MIN:
-        looked.append(f"{java} on the PATH is Java {version}")
-        return None
-    return JavaHome(home, version, "PATH")
+    return _new_enough(JavaHome(*probed, "PATH"), f"{java} on the PATH", looked)
+
+
+def _new_enough(found: JavaHome, called: str, looked: list[str]) -> JavaHome | None:
+    if found.version >= JAVA_VERSION_MIN:
+        return found
+    looked.append(f"{called} is Java {found.version}")
+    return None
 
 
 def _from_wheel(looked: list[str]) -> JavaHome | None:

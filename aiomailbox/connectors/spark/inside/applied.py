@@ -120,6 +120,33 @@ def default_parallelism(df: Any) -> int:
     return max(1, int(session.sparkContext.defaultParallelism))
 
 
+def drawn_seed(config: JobConfig) -> int:
+    """Return the seed of a job, drawn by lot if its settings have none."""
+    if config.seed is not None:
+        return config.seed
+    return random.SystemRandom().getrandbits(32)
+
+
+def packed(
+    graph: JobGraph,
+    config: JobConfig,
+    workers: int,
+    seed: int,
+    job_id: bytes,
+    *,
+    for_parent: bool = False,
+) -> tuple[bytes, list[RateLimit]]:
+    """Return a job as Spark's workers get it, and its rate limits."""
+    # Nothing of the job stays in the program of the user.
+    peers: dict[int, tuple[int, ...]] = {
+        vertex.id: (_WORKER,) * vertex.parallelism for vertex in graph.vertices
+    }
+    place = Placement(workers, peers)
+    shipment = Shipment(graph, config, place, seed, job_id, has_arrow=True)
+    _, payload, limits = pack(shipment, for_parent=for_parent)
+    return payload, limits
+
+
 def chained_frames(
     job: ShippedJob, inputs: list[InputFrame], want: int | None, schema: Any
 ) -> Any:
@@ -325,8 +352,7 @@ class Applied(Misnamed):
         self._outputs: dict[int, _Output] = {}
         self._sides: dict[OutputTag, int] = {}
         self._frames: dict[int, Any] = {}
-        seed = application.config.seed
-        self._seed = random.SystemRandom().getrandbits(32) if seed is None else seed
+        self._seed = drawn_seed(application.config)
         self._job_id = secrets.token_bytes(16)
         result = Transformation("result", _no_operator, [application.origins])
         self._items = reachable([result])[:-1]
@@ -545,18 +571,7 @@ class Applied(Misnamed):
         graph = application.build_graph(sinks)
         if self._is_streaming:
             check_stateless(graph)
-        peers: dict[int, tuple[int, ...]] = {
-            vertex.id: (_WORKER,) * vertex.parallelism for vertex in graph.vertices
-        }
-        shipment = Shipment(
-            graph,
-            application.config,
-            Placement(1, peers),
-            self._seed,
-            self._job_id,
-            has_arrow=True,
-        )
-        _, payload, limits = pack(shipment)
+        payload, limits = packed(graph, application.config, 1, self._seed, self._job_id)
         door = None
         if check_limits(limits, is_connect=is_connect(application.inputs[0].df)):
             host = self._session.conf.get("spark.driver.host", "127.0.0.1")

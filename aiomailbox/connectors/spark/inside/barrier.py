@@ -35,6 +35,8 @@ from aiomailbox.connectors.spark.inside.applied import (
     Application,
     check_no_sinks,
     check_runnable,
+    drawn_seed,
+    packed,
 )
 from aiomailbox.connectors.spark.inside.member import (
     MARKER,
@@ -82,8 +84,6 @@ from aiomailbox.runtime.declared import warn_of_copies
 from aiomailbox.runtime.failures import job_failure
 from aiomailbox.runtime.job_snapshot import JobSnapshot
 from aiomailbox.runtime.peers.messages import error_from_text
-from aiomailbox.runtime.peers.placement import Placement
-from aiomailbox.runtime.peers.shipping import Shipment, pack
 from aiomailbox.storage.workplace import SUCCESS
 from aiomailbox.supervision import outlast
 from aiomailbox.threads import run_in_thread
@@ -97,8 +97,6 @@ _CANCEL_EVERY_S: Final = 0.5
 _LETTERS: Final = "dead_letters"
 # How Spark says that a barrier stage has more tasks than slots.
 _TOO_FEW_SLOTS: Final = "SPARK-24819"
-# Nothing of the job stays in the program of the user.
-_SOME_WORKER: Final = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -187,8 +185,7 @@ class _Job:
             encrypt = not is_one_process(df.sparkSession)
         self._credentials = new_credentials() if encrypt else None
         self._secret = secrets.token_bytes(32)
-        seed = run.config.seed
-        self._seed = random.SystemRandom().getrandbits(32) if seed is None else seed
+        self._seed = drawn_seed(run.config)
         # What cannot be sent is said now.
         self._packed(0)
         if self._first is None:
@@ -274,24 +271,13 @@ class _Job:
         """Return the job for an attempt, and its rate limits."""
         # A savepoint stays what it is: the job goes on from what descends from it.
         origin = LATEST if epoch and self._first is None else self._first
-        workers: dict[int, tuple[int, ...]] = {
-            vertex.id: (_SOME_WORKER,) * vertex.parallelism
-            for vertex in self._graph.vertices
-        }
-        shipment = Shipment(
-            self._graph,
-            replace(
-                self._config,
-                restore_from=origin,
-                if_finished=self._if_finished(epoch),
-            ),
-            Placement(self._workers, workers),
-            self._seed,
-            secrets.token_bytes(16),
-            has_arrow=True,
+        config = replace(
+            self._config, restore_from=origin, if_finished=self._if_finished(epoch)
         )
-        _, payload, limits = pack(shipment, for_parent=True)
-        return payload, limits
+        job_id = secrets.token_bytes(16)
+        return packed(
+            self._graph, config, self._workers, self._seed, job_id, for_parent=True
+        )
 
     def _if_finished(self, epoch: int) -> IfFinished:
         """Return what the job does if it has finished, and its stage or driver had not."""
