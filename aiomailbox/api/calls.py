@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Generic,
+    Literal,
+    TypedDict,
+    Unpack,
+    overload,
+)
 
 from aiomailbox import connectors
 from aiomailbox.api.adapted import itself
@@ -40,6 +49,37 @@ OLD_NAMES: Final = explained(
 )
 
 
+class CallSettings(TypedDict, Generic[T], total=False):
+    """The arguments that both verbs have, whatever they return."""
+
+    concurrency: int
+    timeout: timedelta | float | None
+    deadline: timedelta | float | None
+    retry: Retry | None
+    limit: RateLimit | None
+    cache: Cache | None
+    on_error: OnError
+    capacity: int | None
+    journal: bool
+    id: str | Callable[[T], Any] | None
+
+
+class MapSettings(CallSettings[T], Generic[T], total=False):
+    """Those of `map_async`."""
+
+    ordered: bool | Literal["key"]
+    key: str | Callable[[T], Any] | None
+    weight: float | Callable[[T], float] | None
+    key_capacity: int | None
+
+
+class LookupSettings(CallSettings[T], Generic[T], total=False):
+    """Those of `lookup_join`."""
+
+    ordered: bool
+    batch: Batch | None
+
+
 class Calls(Generic[T]):
     """The verbs of a stream that call async functions; see `DataStream`."""
 
@@ -56,23 +96,10 @@ class Calls(Generic[T]):
         self,
         function: Callable[[T], Awaitable[U]],
         *,
-        concurrency: int = 16,
-        ordered: bool | Literal["key"] = True,
-        key: str | Callable[[T], Any] | None = None,
-        timeout: timedelta | float | None = None,
-        deadline: timedelta | float | None = None,
-        retry: Retry | None = None,
-        limit: RateLimit | None = None,
-        weight: float | Callable[[T], float] | None = None,
         batch: None = None,
-        cache: Cache | None = None,
-        on_error: OnError = fail,
-        capacity: int | None = None,
-        key_capacity: int | None = None,
-        journal: bool = False,
-        id: str | Callable[[T], Any] | None = None,
         into: None = None,
         columns: None = None,
+        **settings: Unpack[MapSettings[T]],
     ) -> DataStream[U]: ...
 
     @overload
@@ -80,23 +107,10 @@ class Calls(Generic[T]):
         self,
         function: Callable[[list[T]], Awaitable[Sequence[U | Exception]]],
         *,
-        concurrency: int = 16,
-        ordered: bool | Literal["key"] = True,
-        key: str | Callable[[T], Any] | None = None,
-        timeout: timedelta | float | None = None,
-        deadline: timedelta | float | None = None,
-        retry: Retry | None = None,
-        limit: RateLimit | None = None,
-        weight: float | Callable[[T], float] | None = None,
         batch: Batch,
-        cache: Cache | None = None,
-        on_error: OnError = fail,
-        capacity: int | None = None,
-        key_capacity: int | None = None,
-        journal: bool = False,
-        id: str | Callable[[T], Any] | None = None,
         into: None = None,
         columns: None = None,
+        **settings: Unpack[MapSettings[T]],
     ) -> DataStream[U]: ...
 
     @overload
@@ -104,23 +118,10 @@ class Calls(Generic[T]):
         self,
         function: Callable[[Any], Awaitable[Any]],
         *,
-        concurrency: int = 16,
-        ordered: bool | Literal["key"] = True,
-        key: str | Callable[[T], Any] | None = None,
-        timeout: timedelta | float | None = None,
-        deadline: timedelta | float | None = None,
-        retry: Retry | None = None,
-        limit: RateLimit | None = None,
-        weight: float | Callable[[T], float] | None = None,
         batch: Batch | None = None,
-        cache: Cache | None = None,
-        on_error: OnError = fail,
-        capacity: int | None = None,
-        key_capacity: int | None = None,
-        journal: bool = False,
-        id: str | Callable[[T], Any] | None = None,
         into: str,
         columns: Sequence[str] | None = None,
+        **settings: Unpack[MapSettings[T]],
     ) -> DataStream[Any]: ...
 
     @OLD_NAMES
@@ -250,18 +251,7 @@ class Calls(Generic[T]):
         key: str | Callable[[T], Any],
         join: None = None,
         left: Literal[False] = False,
-        cache: Cache | None = None,
-        concurrency: int = 16,
-        ordered: bool = True,
-        timeout: timedelta | float | None = None,
-        deadline: timedelta | float | None = None,
-        retry: Retry | None = None,
-        limit: RateLimit | None = None,
-        batch: Batch | None = None,
-        on_error: OnError = fail,
-        capacity: int | None = None,
-        journal: bool = False,
-        id: str | Callable[[T], Any] | None = None,
+        **settings: Unpack[LookupSettings[T]],
     ) -> DataStream[tuple[T, V]]: ...
 
     @overload
@@ -272,18 +262,7 @@ class Calls(Generic[T]):
         key: str | Callable[[T], Any],
         join: None = None,
         left: bool,
-        cache: Cache | None = None,
-        concurrency: int = 16,
-        ordered: bool = True,
-        timeout: timedelta | float | None = None,
-        deadline: timedelta | float | None = None,
-        retry: Retry | None = None,
-        limit: RateLimit | None = None,
-        batch: Batch | None = None,
-        on_error: OnError = fail,
-        capacity: int | None = None,
-        journal: bool = False,
-        id: str | Callable[[T], Any] | None = None,
+        **settings: Unpack[LookupSettings[T]],
     ) -> DataStream[tuple[T, V | None]]: ...
 
     @overload
@@ -294,18 +273,7 @@ class Calls(Generic[T]):
         key: str | Callable[[T], Any],
         join: Callable[[T, Any], U],
         left: bool = False,
-        cache: Cache | None = None,
-        concurrency: int = 16,
-        ordered: bool = True,
-        timeout: timedelta | float | None = None,
-        deadline: timedelta | float | None = None,
-        retry: Retry | None = None,
-        limit: RateLimit | None = None,
-        batch: Batch | None = None,
-        on_error: OnError = fail,
-        capacity: int | None = None,
-        journal: bool = False,
-        id: str | Callable[[T], Any] | None = None,
+        **settings: Unpack[LookupSettings[T]],
     ) -> DataStream[U]: ...
 
     @OLD_NAMES
