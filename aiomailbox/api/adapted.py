@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from aiomailbox.errors import WrongTypeError
+from aiomailbox.errors import UsageError, WrongTypeError
 from aiomailbox.operators.core.user_code import (
     check_function,
     is_async_callable,
@@ -75,6 +75,28 @@ def as_object(
     return kind(
         check_function(function, "function", arity=arity, gets=arguments.strip("()"))
     )
+
+
+def is_keyed(
+    function: object, plain: type, keyed: type, *, has_keys: bool, needs: str
+) -> bool:
+    """Say whether a function of two streams is of the class with keys, or of the other.
+
+    Raises:
+        WrongTypeError: If it is of neither.
+        UsageError: If it is, and there are no keys.
+    """
+    if isinstance(function, keyed):
+        if not has_keys:
+            raise UsageError(f"a {keyed.__name__} needs {needs}")
+        return True
+    if not isinstance(function, plain):
+        raise WrongTypeError(
+            "function",
+            f"{function!r} is not a {plain.__name__}",
+            f"Derive a class from am.{plain.__name__} or am.{keyed.__name__}.",
+        )
+    return False
 
 
 async def itself(value: T) -> T:

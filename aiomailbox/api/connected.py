@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic
 
+from aiomailbox.api.adapted import is_keyed
 from aiomailbox.api.build import (
     described_key,
     described_origins,
     own_copy,
 )
 from aiomailbox.api.misnamed import Unfinished
-from aiomailbox.errors import UsageError, WrongTypeError
+from aiomailbox.errors import WrongTypeError
 from aiomailbox.graph.transformation import OperatorFactory, Origin
 from aiomailbox.operators.core.failures import OnError, check_on_error, fail
 from aiomailbox.operators.core.user_code import check_function
@@ -121,19 +122,13 @@ class ConnectedStreams(Unfinished, Generic[A, B]):
                 "no broadcast state",
                 "Write stream.connect(rules.broadcast(descriptor)).",
             )
-        keyed = isinstance(function, KeyedCoProcessFunction)
-        if not keyed and not isinstance(function, CoProcessFunction):
-            raise WrongTypeError(
-                "function",
-                f"{function!r} is not a CoProcessFunction",
-                "Derive a class from am.CoProcessFunction or am.KeyedCoProcessFunction.",
-            )
-        if keyed and self._keys is None:
-            message = (
-                "a KeyedCoProcessFunction needs keys on both streams: "
-                "a.key_by(...).connect(b.key_by(...))"
-            )
-            raise UsageError(message)
+        keyed = is_keyed(
+            function,
+            CoProcessFunction,
+            KeyedCoProcessFunction,
+            has_keys=self._keys is not None,
+            needs="keys on both streams: a.key_by(...).connect(b.key_by(...))",
+        )
         kind = KeyedCoProcessOperator if keyed else CoProcessOperator
         return self._connected(
             "keyed co-process" if keyed else "co-process",
@@ -247,20 +242,13 @@ class BroadcastConnectedStream(Unfinished, Generic[A, B]):
             >>> am.run(checked.collect())
             [(5, True), (15, False)]
         """
-        keyed = isinstance(function, KeyedBroadcastProcessFunction)
-        if not keyed and not isinstance(function, BroadcastProcessFunction):
-            raise WrongTypeError(
-                "function",
-                f"{function!r} is not a BroadcastProcessFunction",
-                "Derive a class from am.BroadcastProcessFunction or "
-                "am.KeyedBroadcastProcessFunction.",
-            )
-        if keyed and self._key is None:
-            message = (
-                "a KeyedBroadcastProcessFunction needs a key: "
-                "stream.key_by(...).connect(rules)"
-            )
-            raise UsageError(message)
+        keyed = is_keyed(
+            function,
+            BroadcastProcessFunction,
+            KeyedBroadcastProcessFunction,
+            has_keys=self._key is not None,
+            needs="a key: stream.key_by(...).connect(rules)",
+        )
         factory = partial(
             own_copy,
             KeyedBroadcastProcessOperator if keyed else BroadcastProcessOperator,

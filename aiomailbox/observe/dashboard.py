@@ -19,7 +19,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from importlib import resources
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
 import msgspec
@@ -399,7 +399,9 @@ async def serving_dashboard(
                 "Choose another port.",
             ) from error
         config = uvicorn.Config(app, log_level="warning", lifespan="off")
-        server = _Server(config)
+        server = uvicorn.Server(config)
+        # Signals are the program's.
+        server.capture_signals = contextlib.nullcontext
         loop = asyncio.get_running_loop()
         serving = loop.create_task(server.serve([listener]), name="dashboard")
         try:
@@ -414,15 +416,3 @@ async def serving_dashboard(
             for connection in list(server.server_state.connections):
                 connection.transport.abort()
             await asyncio.wait([serving])
-
-
-def _Server(config: Any) -> Any:  # noqa: N802 -- a class that needs an extra
-    """Return a server that leaves the signals to the program."""
-    import uvicorn
-
-    class Server(uvicorn.Server):  # type: ignore[misc]
-        @contextlib.contextmanager
-        def capture_signals(self) -> Any:
-            yield
-
-    return Server(config)

@@ -159,8 +159,11 @@ class JobHistory:
 
 def _numbers(snapshot: JobSnapshot) -> Iterator[tuple[str, float, bool]]:
     """Yield every number of a row: its name, itself, and whether its growth is meant."""
-    yield "job in", sum(one.num_records_out for one in _sources(snapshot)), True
-    yield "job out", sum(one.num_records_in for one in _sinks(snapshot)), True
+    operators = snapshot.operators
+    read = sum(one.num_records_out for one in operators if one.is_source)
+    written = sum(one.num_records_in for one in operators if one.is_sink)
+    yield "job in", read, True
+    yield "job out", written, True
     latencies = {one.name: _latency(one) for one in snapshot.operators}
     known = [value for value in latencies.values() if not math.isnan(value)]
     yield "job latency", max(known, default=math.nan), False
@@ -185,14 +188,6 @@ def _numbers(snapshot: JobSnapshot) -> Iterator[tuple[str, float, bool]]:
         for time in _TIMES:
             share = _number(vertex.metrics.get(f"{time}_time_ms_per_second")) / 1000
             yield f"{time} {vertex.vertex}", share, False
-
-
-def _sources(snapshot: JobSnapshot) -> Iterator[OperatorSummary]:
-    return (one for one in snapshot.operators if one.is_source)
-
-
-def _sinks(snapshot: JobSnapshot) -> Iterator[OperatorSummary]:
-    return (one for one in snapshot.operators if one.is_sink)
 
 
 def _latency(one: OperatorSummary) -> float:

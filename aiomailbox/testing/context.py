@@ -271,22 +271,18 @@ class HarnessMailbox:
         """Whether mail is waiting."""
         return bool(self._mail)
 
-    async def run_waiting(self) -> None:
-        """Run the mail that is there."""
-        await self.pause()
-
     def watch(self) -> HarnessWatch:
         """Return what says that it is time to look for mail when there is some."""
         return HarnessWatch(self)
-
-    async def wait_until(self, availability: Availability) -> None:
-        """Run mail as it arrives until something is available."""
-        await self.pause_until(availability)
 
     async def pause_until(self, availability: Availability) -> None:
         """Run mail as it arrives until something is available."""
         while not availability.available:
             await self.yield_until(availability.waiter())
+
+    # In a harness nothing else waits for these.
+    run_waiting = pause
+    wait_until = pause_until
 
     async def _run_one(self) -> None:
         outcome = self._mail.popleft()()

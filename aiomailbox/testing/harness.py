@@ -349,8 +349,10 @@ class OperatorHarness:
                 task.result()
 
 
-class OneInputHarness(OperatorHarness):
-    """Drives an operator with one input; see `OperatorHarness` for the rest.
+class OneInputHarness(OperatorHarness, HarnessInput):
+    """Drives an operator with one input, and is that input.
+
+    See `OperatorHarness` and `HarnessInput`.
 
     Example:
         >>> import aiomailbox as am
@@ -365,31 +367,15 @@ class OneInputHarness(OperatorHarness):
         [StreamRecord(value='A', timestamp=5), Watermark(timestamp_ms=5)]
     """
 
-    def process_element(self, value: Any, timestamp: int | None = None) -> None:
-        """Process one record."""
-        self.inputs[0].process_element(value, timestamp)
-
-    def process_run(
-        self, values: Run | Iterable[Any], timestamps: Iterable[int] | None = None
+    def __init__(
+        self,
+        operator: Operator | Callable[[], Operator],
+        *,
+        context: TestRuntimeContext | None = None,
+        **settings: Any,
     ) -> None:
-        """Process several records at once."""
-        self.inputs[0].process_run(values, timestamps)
-
-    def process_watermark(self, timestamp_ms: int) -> None:
-        """Advance event time."""
-        self.inputs[0].process_watermark(timestamp_ms)
-
-    def process_status(self, status: WatermarkStatus) -> None:
-        """Make the input idle or active."""
-        self.inputs[0].process_status(status)
-
-    def process_latency_marker(self, marker: LatencyMarker) -> None:
-        """Let a latency marker through."""
-        self.inputs[0].process_latency_marker(marker)
-
-    def end_input(self) -> None:
-        """End the input."""
-        self.inputs[0].end_input()
+        OperatorHarness.__init__(self, operator, context=context, **settings)
+        HarnessInput.__init__(self, self, 0)
 
 
 class TwoInputHarness(OperatorHarness):
