@@ -601,11 +601,7 @@ def _cpu_clock(thread: int) -> int | None:
 
 
 _STALLS_MAX: Final = 20
-
-
 _PLACES_MAX: Final = 256
-
-
 _STACK_SHOWN: Final = 12
 
 

@@ -14,8 +14,6 @@ from aiomailbox.errors import StateError
 from aiomailbox.state.snapshot import Entries
 
 NO_KEY: Any = object()
-
-
 # The call that is awaited for a key; the tasks that it starts inherit it.
 _CALL: Final[ContextVar[object]] = ContextVar("aiomailbox call", default=None)
 

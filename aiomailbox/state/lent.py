@@ -109,30 +109,16 @@ class Lent:
 
 # What is said of changes that are lost.
 LENT_DEFAULT: Final = "the default of a state"
-
-
 LENT_VALUE: Final = "a value that a state has returned"
-
-
 LENT_LIST: Final = "the list that a state has returned"
-
-
 ADD_VALUE: Final = (
     "write state.add(value), or state.update(values) with the changed list; "
     "list(state.get()) is a list of your own"
 )
-
-
 UPDATE_VALUE: Final = "write state.update(value) after changing the value"
-
-
 PUT_VALUE: Final = "write state.put(key, value) after changing the value"
-
-
 # Of map state so many defaults are looked at: who forgets to put one does so at once.
 _DEFAULTS_MAX: Final = 64
-
-
 _CHANGEABLE: Final = frozenset({dict, list, set})
 
 

@@ -49,17 +49,9 @@ from aiomailbox.signatures import accepts
 
 
 _PACKAGE: Final = f"{pathlib.Path(__file__).resolve().parents[2]}{os.sep}"
-
-
 _GENERATED: Final = "<aiomailbox"
-
-
 _ENDS: Final = (StopIteration, StopAsyncIteration)
-
-
 _STANDARD_LIBRARY: Final = (sysconfig.get_path("stdlib"), "<frozen ")
-
-
 # The second one is Debian's.
 _INSTALLED: Final = ("site-packages", "dist-packages")
 
@@ -178,8 +170,6 @@ def is_own_line(location: str) -> bool:
 # Beyond it the source that was not asked for the longest is forgotten. Its functions go
 # on, and their lines appear in tracebacks no more.
 SOURCES_MAX: Final = 512
-
-
 _known: Final[OrderedDict[str, CodeType]] = OrderedDict()
 
 
@@ -622,12 +612,8 @@ UNMADE: Final[frozenset[type]] = frozenset(
         zip,
     }
 )
-
-
 # All of it is true, and so is a function. That can be a record, but no verdict.
 UNDECIDED: Final[frozenset[type]] = UNMADE | {FunctionType}
-
-
 _CALL_IT: Final = "Call it, with parentheses"
 
 
