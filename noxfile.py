@@ -54,9 +54,13 @@ ON_OTHER_PYTHONS = [
     *("--hypothesis-profile", "few"),
     *KEPT,
 ]
-# How much less of the processor sessions ask for that give way (`.ci/run` says which):
-# some 6 % of it while others want all, so that what waits for a thread goes on.
-LESS = 15
+# Whether this is a session that nox runs beside others, and was asked to give way (`.ci/run`
+# says which are): each of those leads a session of the system, too.
+GIVES_WAY = "GIVES_WAY" in os.environ and os.getsid(0) == os.getpid()
+# How much less of the processor it asks for: about a tenth of it while others want all.
+LESS = 10
+# What gets so little hangs no sooner.
+PATIENT = ["-o", "timeout=1200"]
 LOOK_FOR_ATHERIS = (
     "import importlib.util as u; print(u.find_spec('atheris') is not None)"
 )
@@ -93,17 +97,16 @@ except JavaNotFoundError as error:
 def give_way() -> None:
     """Leave the processor to those that measure time, if they want it.
 
-    Each session that nox runs beside another one leads a session of the system, too. Linux
-    weighs processes within such a session by their own value, and one against another by
-    this file, where it groups them so.
+    Linux weighs processes within a session of the system by their own value, and one
+    session against another by this file, where it groups them so.
     """
-    if "GIVES_WAY" in os.environ and os.getsid(0) == os.getpid():
-        os.nice(LESS)
-        with suppress(OSError):
-            Path("/proc/self/autogroup").write_text(str(LESS))
+    os.nice(LESS)
+    with suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(LESS))
 
 
-give_way()
+if GIVES_WAY:
+    give_way()
 
 
 @nox.session
@@ -199,7 +202,8 @@ def pythons(session: nox.Session, minor: int) -> None:
     options = ["-p", "no:cacheprovider", "--suite", "tests", *left_out]
     # Beside another session one process is enough, and nothing is collected twice.
     workers = [] if session.parallel else PARALLEL
-    options += [*ON_OTHER_PYTHONS, *workers, *session.posargs]
+    patience = PATIENT if GIVES_WAY else []
+    options += [*ON_OTHER_PYTHONS, *workers, *patience, *session.posargs]
     with files_in_memory() as memory:
         env = {**ENV, **memory, "AIOMAILBOX_PIPELINES": "few"}
         session.run(python, "-m", "pytest", *options, env=env, external=True)
