@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
+from collections.abc import Iterator
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -97,6 +98,18 @@ def decode_entry(name: str, data: bytes) -> JournalEntry:
     kind, length, fingerprint = _HEAD.unpack_from(data)
     end = _HEAD.size + length
     return JournalEntry(kind, data[_HEAD.size : end], fingerprint, data[end:])
+
+
+def entries_in(segment: LogSegment) -> Iterator[tuple[int, JournalEntry]]:
+    """Yield the entries of a segment with their places, as far as they are whole."""
+    name = str(segment.path)
+    for place, data in segment.entries():
+        yield place, decode_entry(name, data)
+
+
+def entry_in(segment: LogSegment, place: int) -> JournalEntry:
+    """Return the entry at a place of a segment; raises as `LogSegment.entry_at`."""
+    return decode_entry(str(segment.path), segment.entry_at(place))
 
 
 def record_key(identity: Any) -> bytes:
@@ -247,8 +260,7 @@ def first_needed(segments: list[LogSegment], checkpoint_id: int | None) -> int:
     if checkpoint_id is not None:
         for segment in reversed(segments):
             if 0 < segment.number <= checkpoint_id:
-                for _, data in segment.entries():
-                    entry = decode_entry(str(segment.path), data)
+                for _, entry in entries_in(segment):
                     if entry.kind == EntryKind.MARK:
                         return int.from_bytes(entry.payload, "little")
                     break
@@ -322,8 +334,7 @@ class FinishedBefore:
 
     def _load(self, segment: LogSegment) -> None:
         check_finished(segment, is_last=False)
-        name = str(segment.path)
-        for place, data in segment.entries():
-            self.places[decode_entry(name, data).key] = place
+        for place, entry in entries_in(segment):
+            self.places[entry.key] = place
         self._path = segment.path
         self._file = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)

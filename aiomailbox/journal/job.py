@@ -11,25 +11,24 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
 
 from aiomailbox.errors import DamagedFileError
 from aiomailbox.journal.entries import (
     EntryKind,
-    JournalEntry,
     LogDirectory,
     base_directories,
     base_directory,
     check_finished,
-    decode_entry,
+    entries_in,
     first_needed,
     log_directories,
     operator_directory,
 )
 from aiomailbox.journal.fence import FENCE, fenced_epochs, raise_fence
-from aiomailbox.journal.place import JournalPlace, place_of
+from aiomailbox.journal.place import JournalPlace
 from aiomailbox.storage.append_log import AppendLog, LogSegment
 from aiomailbox.storage.local import LocalStorage, make_directories, sync_directory
 
@@ -47,11 +46,11 @@ class JobJournal:
     The caller has claimed the job's directory.
 
     Args:
-        place: Where it is; a path is that of a directory of this machine.
+        place: Where it is.
     """
 
-    def __init__(self, place: str | os.PathLike[str] | JournalPlace) -> None:
-        self._place = place_of(place)
+    def __init__(self, place: JournalPlace) -> None:
+        self._place = place
         self._directory = self._place.path
         # By operator the keys of its base that may still be asked for.
         self._base_keys: dict[Path, set[bytes]] = {}
@@ -178,10 +177,10 @@ class JobJournal:
                 entry.key
                 for base in bases
                 for one in LogSegment.all_in(base)
-                for _, entry in _entries(one)
+                for _, entry in entries_in(one)
             }
             self._base_keys[operator] = keys
-        released = keys.intersection(entry.key for _, entry in _entries(segment))
+        released = keys.intersection(entry.key for _, entry in entries_in(segment))
         keys -= released
         if not keys:
             del self._base_keys[operator]
@@ -213,7 +212,7 @@ def _put_together(
     for base in bases:
         for segment in LogSegment.all_in(base):
             check_finished(segment, is_last=False)
-            for start, entry in _entries(segment):
+            for start, entry in entries_in(segment):
                 before[entry.key] = segment, start
     for segment in LogSegment.all_in(operator / _RELEASED):
         segment.check(is_last=place.tears)
@@ -244,7 +243,7 @@ def _add(
         check_finished(segment, is_last=tears and segment is segments[-1])
     needed = first_needed(segments, oldest)
     for segment in segments:
-        for place, entry in _entries(segment):
+        for place, entry in entries_in(segment):
             if segment.number < needed:
                 # Its row has come again, and has left.
                 before.pop(entry.key, None)
@@ -270,9 +269,3 @@ def _write_base(path: Path, places: _Places, file_mode: int) -> None:
     shutil.rmtree(path, ignore_errors=True)
     os.rename(temporary, path)
     sync_directory(path.parent)
-
-
-def _entries(segment: LogSegment) -> Iterator[tuple[int, JournalEntry]]:
-    name = str(segment.path)
-    for place, data in segment.entries():
-        yield place, decode_entry(name, data)

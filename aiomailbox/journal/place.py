@@ -11,11 +11,10 @@ subtask.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -36,20 +35,28 @@ _DIGITS: Final = 12
 _BEGUN: Final = "begun"
 
 
-class JournalPlace(Protocol):
-    """Where a journal is; all methods block and may raise `OSError`.
+class JournalPlace:
+    """A directory of this machine, or one that is mounted: what is there is published.
+
+    All methods block and may raise `OSError`.
+
+    Args:
+        path: The directory.
+        file_mode: The mode of new files; see `aiomailbox.storage.local.LocalStorage`.
 
     Attributes:
-        path: The directory where it is read and written.
+        path: The directory where the journal is read and written.
+        file_mode: As given.
         commit_pause_s: The time from one group commit to the next, if few calls end.
         tears: Whether a crash may leave the end of a log torn.
-        file_mode: The mode of new files at ``path``.
     """
 
-    path: Path
-    commit_pause_s: float
-    tears: bool
-    file_mode: int
+    commit_pause_s: float = _SYNC_PAUSE_S
+    tears: bool = True
+
+    def __init__(self, path: Path, *, file_mode: int = PRIVATE) -> None:
+        self.path: Path = path
+        self.file_mode: int = file_mode
 
     def fetch(self, below: Path) -> None:
         """Have at ``path`` what is in a directory of it."""
@@ -62,60 +69,28 @@ class JournalPlace(Protocol):
 
     def delete(self, paths: Iterable[Path]) -> None:
         """Delete files and directories; those that are not there are passed over."""
+        for path in paths:
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
 
     def begin_logs(self, operator: Path, epoch: int, subtasks: Iterable[int]) -> None:
-        """Be notified that what subtasks appended before an epoch is in the base."""
+        """Be notified that what subtasks appended before an epoch is in the base.
+
+        An attempt that was shut out writes to deleted files.
+        """
 
     def fence(self, operator: Path, epoch: int, subtask: int) -> Fence:
         """Return what notifies a writer that a later epoch has begun."""
-
-    def commits(self, log: Path) -> Callable[[], None]:
-        """Return what makes durable what was appended to a log and synced."""
-
-
-class LocalPlace:
-    """A directory of this machine, or one that is mounted: what is there is published.
-
-    Args:
-        path: The directory.
-        file_mode: The mode of new files; see `aiomailbox.storage.local.LocalStorage`.
-    """
-
-    commit_pause_s: float = _SYNC_PAUSE_S
-    tears: bool = True
-
-    def __init__(
-        self, path: str | os.PathLike[str], *, file_mode: int = PRIVATE
-    ) -> None:
-        self.path: Path = Path(path)
-        self.file_mode: int = file_mode
-
-    def fetch(self, below: Path) -> None:
-        """Do nothing."""
-
-    def fetch_base(self, operator: Path) -> None:
-        """Do nothing."""
-
-    def publish(self, written: Path) -> None:
-        """Do nothing."""
-
-    def delete(self, paths: Iterable[Path]) -> None:
-        """Delete files and directories."""
-        _delete(paths)
-
-    def begin_logs(self, operator: Path, epoch: int, subtasks: Iterable[int]) -> None:
-        """Do nothing: an attempt that was shut out writes to deleted files."""
-
-    def fence(self, operator: Path, epoch: int, subtask: int) -> Fence:
-        """Return a view of the fence's file."""
         return MappedFence(operator, epoch, subtask)
 
     def commits(self, log: Path) -> Callable[[], None]:
-        """A log that is synced is durable."""
+        """Return what makes durable what was appended to a log and synced."""
         return _nothing
 
 
-class RemotePlace:
+class RemotePlace(JournalPlace):
     """A storage that appends to nothing, and a directory of this machine to work in.
 
     Args:
@@ -127,11 +102,9 @@ class RemotePlace:
     commit_pause_s: float = _UPLOAD_PAUSE_S
     # An object is there as a whole or not at all.
     tears: bool = False
-    # Of what is read and written here: a directory for this process alone.
-    file_mode: int = PRIVATE
 
     def __init__(self, storage: Storage, name: str, path: Path) -> None:
-        self.path: Path = path
+        super().__init__(path)
         self._storage = storage
         self._name = name
         # By operator and subtask the first epoch whose logs are not in the base.
@@ -168,7 +141,7 @@ class RemotePlace:
             path = self._local(name)
             if name.rpartition("/")[0] == newest and not path.exists():
                 _write(path, self._storage.view(name))
-        _delete(
+        super().delete(
             base for base in base_directories(operator) if self._remote(base) != newest
         )
 
@@ -196,7 +169,7 @@ class RemotePlace:
                 for name in self._storage.names(below)
                 if name.startswith(starts) or name in names
             )
-        _delete(paths)
+        super().delete(paths)
 
     def begin_logs(self, operator: Path, epoch: int, subtasks: Iterable[int]) -> None:
         """Ignore from now on what comes to the logs of earlier epochs."""
@@ -291,11 +264,6 @@ class _Uploads:
                 segment.path.unlink(missing_ok=True)
 
 
-def place_of(place: str | os.PathLike[str] | JournalPlace) -> JournalPlace:
-    """Return a place; a path is that of a directory which appends."""
-    return LocalPlace(place) if isinstance(place, str | os.PathLike) else place
-
-
 def _nothing() -> None:
     pass
 
@@ -303,11 +271,3 @@ def _nothing() -> None:
 def _write(path: Path, data: memoryview) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
-
-
-def _delete(paths: Iterable[Path]) -> None:
-    for path in paths:
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)

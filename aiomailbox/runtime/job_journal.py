@@ -13,7 +13,7 @@ from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.ids import SubtaskId
 from aiomailbox.journal.job import JobJournal
-from aiomailbox.journal.place import JournalPlace, LocalPlace, RemotePlace
+from aiomailbox.journal.place import JournalPlace, RemotePlace
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.scratch import ScratchDirectories
 from aiomailbox.storage import open_storage
@@ -42,7 +42,7 @@ def journal_place(
     storage = open_storage(place)
     name = f"{job_directory(job_id)}/journal"
     if isinstance(storage, LocalStorage):
-        return LocalPlace(Path(storage.place) / name, file_mode=file_mode)
+        return JournalPlace(Path(storage.place) / name, file_mode=file_mode)
     return lambda path: RemotePlace(storage, name, path)
 
 

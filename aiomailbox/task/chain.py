@@ -21,7 +21,7 @@ from aiomailbox.eventtime.processing_time import NoTimers, ProcessingTimeService
 from aiomailbox.eventtime.strategy import AlignmentConfig
 from aiomailbox.eventtime.timers import InternalTimerService, Triggerable
 from aiomailbox.ids import OperatorId
-from aiomailbox.journal.subtask import SubtaskJournal
+from aiomailbox.journal.journals import SubtaskJournal
 from aiomailbox.keygroups.assignment import key_group_range
 from aiomailbox.mailbox.executor import MailboxExecutor
 from aiomailbox.mailbox.processor import MailboxProcessor

@@ -18,8 +18,7 @@ from aiomailbox.eventtime.alignment import AlignmentGroup, AlignmentGroups
 from aiomailbox.eventtime.manual_time import ManualProcessingTimeService
 from aiomailbox.eventtime.strategy import AlignmentConfig
 from aiomailbox.eventtime.timers import InternalTimerService, Triggerable
-from aiomailbox.journal.journals import Journals
-from aiomailbox.journal.subtask import SubtaskJournal
+from aiomailbox.journal.journals import Journals, SubtaskJournal
 from aiomailbox.keygroups.assignment import KeyGroupRange, key_group_range
 from aiomailbox.mailbox.executor import MailboxExecutor
 from aiomailbox.mailbox.mail import MailFuture, MailOptions

@@ -18,7 +18,7 @@ from typing import Any
 
 import aiomailbox as am
 from aiomailbox.checkpoint.store import CheckpointStore
-from aiomailbox.journal.place import LocalPlace
+from aiomailbox.journal.place import JournalPlace
 from aiomailbox.runtime.job_checkpoints import JobCheckpoints
 from aiomailbox.storage.local import LocalStorage
 
@@ -94,7 +94,7 @@ def die_in_clean_up(steps: int) -> None:
     for owner, name in (
         (LocalStorage, "write"),
         (LocalStorage, "delete"),
-        (LocalPlace, "delete"),
+        (JournalPlace, "delete"),
     ):
         setattr(owner, name, counted(getattr(owner, name)))
 

@@ -14,12 +14,11 @@ from types import SimpleNamespace
 import pytest
 
 from aiomailbox.errors import DamagedFileError, FencedError, WrongTypeError
-from aiomailbox.journal import subtask as subtask_module
+from aiomailbox.journal import journals as journals_module
 from aiomailbox.journal.entries import EntryKind, record_key
 from aiomailbox.journal.job import JobJournal
-from aiomailbox.journal.journals import Journals, SharedJournals
-from aiomailbox.journal.place import RemotePlace
-from aiomailbox.journal.subtask import SubtaskJournal
+from aiomailbox.journal.journals import Journals, SharedJournals, SubtaskJournal
+from aiomailbox.journal.place import JournalPlace, RemotePlace
 from aiomailbox.storage.append_log import LogSegment
 from aiomailbox.storage.remote import RemoteStorage
 
@@ -44,13 +43,13 @@ def _forget_places() -> Iterator[None]:
 
 
 def job(directory: Path) -> JobJournal:
-    return JobJournal(REMOTE.get(directory, directory))
+    return JobJournal(REMOTE.get(directory) or JournalPlace(directory))
 
 
 def journals_of(directory: Path, epoch: int) -> Journals:
     place = REMOTE.get(directory)
     if place is None:
-        return Journals(directory, epoch)
+        return Journals(JournalPlace(directory), epoch)
     storage = place._storage
     return Journals(lambda path: RemotePlace(storage, "job/journal", path), epoch)
 
@@ -454,7 +453,7 @@ async def test_a_journal_without_a_master_passes_over_no_damage(
 async def test_the_index_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subtask_module, "_REMEMBERED", 10)
+    monkeypatch.setattr(journals_module, "_REMEMBERED", 10)
     journals = await opened(tmp_path, 0)
     (journal,) = journals
     for number in range(1000):
@@ -475,9 +474,9 @@ async def test_epochs_grow_over_programs(tmp_path: Path) -> None:
 
 async def test_a_job_that_ended_well_leaves_nothing(tmp_path: Path) -> None:
     await close(await opened(tmp_path / "journal", 0))
-    JobJournal(tmp_path / "journal").remove()
+    job(tmp_path / "journal").remove()
     assert list(tmp_path.iterdir()) == []
-    JobJournal(tmp_path / "journal").remove()
+    job(tmp_path / "journal").remove()
 
 
 @pytest.mark.parametrize("identity", [None, 1.5, True, ["a"], (), ("a", None)])
@@ -507,11 +506,14 @@ def test_keys_are_short_and_differ() -> None:
 
 WRITER = """
     import asyncio, os, sys
+    from pathlib import Path
     from aiomailbox.errors import FencedError
+    from aiomailbox.journal.place import JournalPlace
     from aiomailbox.journal import EntryKind, Journals
 
     async def main():
-        journal = Journals(sys.argv[1], 0).journal("ask", 0)
+        place = JournalPlace(Path(sys.argv[1]))
+        journal = Journals(place, 0).journal("ask", 0)
         await journal.open()
         for number in range(10**9):
             try:

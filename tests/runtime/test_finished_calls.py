@@ -22,7 +22,7 @@ from aiomailbox.errors import (
     JobFailedError,
     StorageClaimedError,
 )
-from aiomailbox.journal.subtask import SubtaskJournal
+from aiomailbox.journal.journals import SubtaskJournal
 from aiomailbox.storage import open_storage
 from aiomailbox.storage.append_log import LogSegment
 

@@ -14,7 +14,7 @@ from aiomailbox.eventtime.alignment import AlignmentGroup
 from aiomailbox.eventtime.processing_time import ProcessingTimeService
 from aiomailbox.eventtime.strategy import AlignmentConfig
 from aiomailbox.eventtime.timers import InternalTimerService, Triggerable
-from aiomailbox.journal.subtask import SubtaskJournal
+from aiomailbox.journal.journals import SubtaskJournal
 from aiomailbox.keygroups.assignment import KeyGroupRange
 from aiomailbox.mailbox.executor import MailboxExecutor
 from aiomailbox.metrics.instruments import MetricGroup

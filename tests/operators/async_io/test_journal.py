@@ -24,6 +24,7 @@ from aiomailbox.errors import (
 )
 from aiomailbox.journal.job import JobJournal
 from aiomailbox.journal.journals import Journals
+from aiomailbox.journal.place import JournalPlace
 from aiomailbox.operators.async_io.operator import AsyncMapOperator
 from aiomailbox.operators.async_io.settings import current_call
 from aiomailbox.operators.core.failures import dead_letter, skip
@@ -82,9 +83,9 @@ class Attempts:
 
     def __init__(self, drive: Any, directory: Path) -> None:
         self._drive = drive
-        self._directory = directory
+        self._place = JournalPlace(directory)
         self.epoch = -1
-        self.journal = JobJournal(directory)
+        self.journal = JobJournal(self._place)
 
     async def start(
         self,
@@ -101,7 +102,7 @@ class Attempts:
             self.epoch += 1
             self.journal.begin(self.epoch, {"enrich-1": range(parallelism)}, oldest)
         context = {
-            "journals": Journals(self._directory, self.epoch, [Answer]),
+            "journals": Journals(self._place, self.epoch, [Answer]),
             "subtask_index": index,
             "parallelism": parallelism,
             "attempt": self.epoch,
