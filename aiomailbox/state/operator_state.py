@@ -459,29 +459,19 @@ class OperatorStateStore(Misnamed):
         Raises:
             StateError: If the name is in use for state of another mode.
         """
-        return _list_at(
-            self._cell(descriptor, RedistributionMode.SPLIT), descriptor.name
-        )
+        return self._list(descriptor, RedistributionMode.SPLIT)
 
     def get_union_list_state(
         self, descriptor: ListStateDescriptor[ValueT]
     ) -> ListState[ValueT]:
         """Return a list that every subtask gets in full when the job is restored."""
-        return _list_at(
-            self._cell(descriptor, RedistributionMode.UNION), descriptor.name
-        )
+        return self._list(descriptor, RedistributionMode.UNION)
 
     def get_broadcast_state(
         self, descriptor: MapStateDescriptor[MapKeyT, ValueT]
     ) -> MapState[MapKeyT, ValueT]:
         """Return a map of which every subtask keeps an equal copy."""
         return MapHandle(self._cell(descriptor, RedistributionMode.BROADCAST))
-
-    def get_read_only_broadcast_state(
-        self, descriptor: MapStateDescriptor[MapKeyT, ValueT]
-    ) -> ReadOnlyBroadcastState[MapKeyT, ValueT]:
-        """Return the same map for reading."""
-        return ReadOnlyBroadcastState(self.get_broadcast_state(descriptor))
 
     @property
     def is_used(self) -> bool:
@@ -526,6 +516,11 @@ class OperatorStateStore(Misnamed):
                     MapHandle(cell).put_all(dict(elements))
                 else:
                     _list_at(cell, name).add_all(elements)
+
+    def _list(
+        self, descriptor: StateDescriptor, mode: RedistributionMode
+    ) -> ListHandle:
+        return _list_at(self._cell(descriptor, mode), descriptor.name)
 
     def _cell(
         self, descriptor: StateDescriptor, mode: RedistributionMode

@@ -257,28 +257,6 @@ class _Spread:
             add_content(content)
 
 
-def pieces_of(
-    key_groups: Mapping[int, Mapping[int, Iterable[tuple[Any, ...]]]],
-    group: int,
-    widths: Sequence[int],
-) -> Iterator[tuple[int, Entries]]:
-    """Yield the entries of a key group, a piece at a time, with their state's position.
-
-    Args:
-        key_groups: Of a snapshot; what is read from bytes is read piece by piece.
-        group: One of them.
-        widths: Of the entries of each state.
-    """
-    read: Any = getattr(key_groups, "pieces", None)
-    if read is not None:
-        yield from read(group)
-        return
-    for position, rows in key_groups[group].items():
-        entries = Entries.of(rows, widths[position])
-        for start in range(0, len(entries), _PIECE):
-            yield position, entries.part(start, start + _PIECE)
-
-
 IMMUTABLE_TYPES = frozenset(
     {
         bool,
@@ -317,6 +295,11 @@ class StateMeta:
     ttl: bool
     serializer: str = ObjectSerializer.id
     schema: StateSchema = field(default_factory=StateSchema, compare=False)
+
+    @property
+    def width(self) -> int:
+        """How many columns entries have: key and content, maybe with a namespace."""
+        return 3 if self.namespaced else 2
 
 
 # Puts a file's contents at a path.
@@ -384,18 +367,31 @@ class KeyedStateSnapshot:
         classes: Any = getattr(self.key_groups, "classes", dict)
         return classes()
 
+    def pieces(self, group: int) -> Iterator[tuple[int, Entries]]:
+        """Yield the entries of a key group, a piece at a time, with their positions.
+
+        What is read from bytes is read piece by piece.
+        """
+        read: Any = getattr(self.key_groups, "pieces", None)
+        if read is not None:
+            yield from read(group)
+            return
+        for position, rows in self.key_groups[group].items():
+            entries = Entries.of(rows, self.states[position].width)
+            for start in range(0, len(entries), _PIECE):
+                yield position, entries.part(start, start + _PIECE)
+
     def entries_of(self, key_groups: KeyGroupRange) -> Iterator[tuple[int, Entries]]:
         """Yield positions and entries in some key groups, about a thousand at a time.
 
         The contents belong to the caller.
         """
-        widths = [3 if meta.namespaced else 2 for meta in self.states]
         # What was read from bytes is new each time.
         is_new = getattr(self.key_groups, "makes_new", False)
         for group in self.key_groups:
             if group not in key_groups.key_groups:
                 continue
-            for position, entries in pieces_of(self.key_groups, group, widths):
+            for position, entries in self.pieces(group):
                 if not is_new:
                     *address, contents = entries.columns
                     entries = Entries(*address, copy_contents(contents))

@@ -51,7 +51,6 @@ from aiomailbox.state.snapshot import (
     LazyEntries,
     StateFile,
     StateMeta,
-    pieces_of,
 )
 
 # Blocks of bytes in a row, and behind them what they are: written as a stream.
@@ -300,12 +299,10 @@ def write_keyed(
         _StateCodec(meta, own, serializer_of(meta.serializer, own), on_misfit)
         for meta, own in zip(snapshot.states, objects, strict=True)
     ]
-    widths = [_width(meta) for meta in snapshot.states]
     key_groups: list[KeyGroupBlocks] = []
     for group in snapshot.key_groups:
         places: list[Place] = []
-        pieces = pieces_of(snapshot.key_groups, group, widths)
-        for block in _blocks_of(pieces, codecs):
+        for block in _blocks_of(snapshot.pieces(group), codecs):
             yield writer.add(block)
             places.append(writer.blocks[-1])
         key_groups.append((group, places))
@@ -622,7 +619,7 @@ class _KeyGroups(LazyEntries):
             # Not a map: what a serializer of the user's raises must not end it.
             columns.append([serializer.decode(one) for one in contents])
         if (
-            len(columns) != _width(meta)
+            len(columns) != meta.width
             or set(map(type, columns)) != {list}
             or len({*map(len, columns)}) > 1
         ):
@@ -639,10 +636,6 @@ class _KeyGroups(LazyEntries):
         for column in columns[:-1]:
             _check_hashable(column)
         return Entries(*columns)
-
-
-def _width(meta: StateMeta) -> int:
-    return 3 if meta.namespaced else 2
 
 
 def _check_hashable(column: list[Any]) -> None:

@@ -76,54 +76,33 @@ def merge_contents(
     key: Any,
     target: Any,
     sources: Iterable[Any],
+    expiry: Expiry | None,
 ) -> None:
     """Move the contents of ``key`` in ``sources`` into the namespace ``target``.
 
-    Raises:
-        StateError: If state of this kind cannot be merged.
-    """
-    _check_mergeable(descriptor)
-    merged = table.get(key, target)
-    for source in sources:
-        content = table.get(key, source)
-        if content is None or source == target:
-            continue
-        merged = content if merged is None else joined(descriptor, merged, content)
-        table.remove(key, source)
-    if merged is not None:
-        table.put(key, target, merged)
-
-
-def merge_expiring(
-    table: NamespacedTable,
-    descriptor: StateDescriptor,
-    key: Any,
-    target: Any,
-    sources: Iterable[Any],
-    expiry: Expiry,
-) -> None:
-    """Merge as `merge_contents` does, leaving out what has expired.
-
-    Elements of lists keep their age; a merged value is as young as the merge.
+    What has expired is left out. Elements of lists keep their age; a merged value is as
+    young as the merge.
 
     Raises:
         StateError: If state of this kind cannot be merged.
     """
     _check_mergeable(descriptor)
-    now_ms = expiry.now_ms()
+    now_ms = 0 if expiry is None else expiry.now_ms()
     live = []
     for namespace in dict.fromkeys([target, *sources]):
         content = table.get(key, namespace)
-        if content is not None and (kept := expiry.live(content, now_ms)) is not None:
-            live.append(kept)
+        if content is not None and expiry is not None:
+            content = expiry.live(content, now_ms)
+        if content is not None:
+            live.append(content)
         table.remove(key, namespace)
     if not live:
         return
-    if isinstance(descriptor, ListStateDescriptor):
-        table.put(key, target, [pair for pairs in live for pair in pairs])
-        return
-    merged = reduce(partial(joined, descriptor), (content for content, _ in live))
-    table.put(key, target, (merged, now_ms))
+    if expiry is None or isinstance(descriptor, ListStateDescriptor):
+        table.put(key, target, reduce(partial(joined, descriptor), live))
+    else:
+        merged = reduce(partial(joined, descriptor), (content for content, _ in live))
+        table.put(key, target, (merged, now_ms))
 
 
 def joined(descriptor: StateDescriptor, first: Any, second: Any) -> Any:
@@ -268,10 +247,8 @@ class KeyedStateStore(ABC, Generic[TableT]):
         key = self.current.required()
         table = self._namespaced(descriptor)
         expiry = self._expiry(descriptor, target)
-        if expiry is None:
-            merge_contents(table, descriptor, key, target, sources)
-        else:
-            merge_expiring(table, descriptor, key, target, sources, expiry[0])
+        when = None if expiry is None else expiry[0]
+        merge_contents(table, descriptor, key, target, sources, when)
 
     def table(self, descriptor: StateDescriptor) -> StateTable:
         """Return the state of all keys, without namespaces.

@@ -16,6 +16,7 @@ from aiomailbox.state.operator_state import (
     OperatorStateEntry,
     OperatorStateSnapshot,
     OperatorStateStore,
+    ReadOnlyBroadcastState,
     RedistributionMode,
     redistribute_operator_state,
 )
@@ -123,7 +124,7 @@ def test_a_snapshot_is_a_cut() -> None:
         [snapshot, OperatorStateSnapshot({"l": OperatorStateEntry(SPLIT, [5])})]
     )
     assert restored.get_list_state(ListStateDescriptor("l")).get() == [1, 5]
-    view = restored.get_read_only_broadcast_state(MapStateDescriptor("b"))
+    view = ReadOnlyBroadcastState(restored.get_broadcast_state(MapStateDescriptor("b")))
     assert (view.get("k"), view.contains("x"), view.items()) == (1, False, [("k", 1)])
     with pytest.raises(StateError, match="read-only"):
         view.put("k", 2)
