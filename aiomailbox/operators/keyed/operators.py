@@ -357,7 +357,8 @@ class StatefulOperator(Operator):
         if (known := fields[0]) is not None:
             for condition in self.conditions:
                 condition.check_reads(known.names)
-        return None
+        # Of an operator with two inputs, that of the next base.
+        return super().result_fields(*fields)
 
     def capture(self) -> OperatorSnapshot:
         """Return all state as it is now, with that of keys and the timers.
