@@ -251,6 +251,11 @@ class ColumnarTumblingOperator(ColumnarWindows, TumblingAggregateOperator):
 
     def _open_columns(self) -> Pending:
         self._grid.lay_out(self._offset, self._step)
+        self._to_load = [
+            (fired, start)
+            for fired, windows in ((False, self._open), (True, self._fired))
+            for start in windows.contents
+        ]
         return super()._open_columns()
 
     @property
@@ -350,10 +355,6 @@ class ColumnarTumblingOperator(ColumnarWindows, TumblingAggregateOperator):
     def _keep_slots(self, slots: np.ndarray) -> None:
         self._grid.keep_slots(slots)
 
-    def _begin_load(self) -> None:
-        for fired, windows in ((False, self._open), (True, self._fired)):
-            self._to_load += [(fired, start) for start in windows.contents]
-
     def _load_next(self, count: int) -> int:
         if not self._to_load:
             return 0
@@ -410,7 +411,7 @@ class ColumnarPartitionOperator(ColumnarTumblingOperator, PartitionAggregateOper
         if type(run) is not ArrowRun:
             raise RowsNeededError("records came as rows")
         times = np.zeros(len(run), np.int64)
-        return run._with_times(times), times
+        return run.with_timestamps(times), times
 
     def _fire_some(self, count: int) -> Firing | None:
         firing = super()._fire_some(count)

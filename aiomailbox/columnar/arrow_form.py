@@ -127,7 +127,7 @@ class ArrowForm:
 
     def _head_of(self, maker: RowMaker) -> bytes | None:
         """Return how rows are made, as bytes, or None if that is unknown."""
-        if maker.has_special:
+        if maker.special:
             return None
         if not maker.can_take:
             # The types whose values can be picked are those that can travel.

@@ -117,10 +117,13 @@ class ArrowRun:
     def batch(self) -> pa.RecordBatch:
         """The records' columns; those that were taken are put together by the first call."""
         if self._indices is not None:
-            chosen, self._indices = self._indices, None
-            columns = [_taken(column, chosen) for column in self._batch.columns]
-            self._columns = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+            self._put_together(self._indices)
         return self._batch
+
+    def _put_together(self, chosen: np.ndarray) -> None:
+        columns = [_taken(column, chosen) for column in self._batch.columns]
+        self._columns = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        self._indices = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -218,12 +221,9 @@ class ArrowRun:
         places = np.flatnonzero(chosen)
         return self if len(places) == len(chosen) else self.take(places)
 
-    def with_timestamps(self, timestamps: list[int] | None) -> ArrowRun:
+    def with_timestamps(self, timestamps: list[int] | np.ndarray | None) -> ArrowRun:
         """Return the same records with other event times."""
-        return self._with_times(timestamps)
-
-    def _with_times(self, times: list[int] | np.ndarray | None) -> ArrowRun:
-        run = ArrowRun(self._batch, self.row_maker, times)
+        run = ArrowRun(self._batch, self.row_maker, timestamps)
         run._indices, run._rows, run._count = self._indices, self._rows, self._count
         return run
 
@@ -249,9 +249,7 @@ class ArrowRun:
         """Put few records of a long batch together, so that it can be released."""
         chosen = self._indices
         if chosen is not None and _FEW * len(chosen) < self._columns.num_rows:
-            columns = [_taken(column, chosen) for column in self._columns.columns]
-            batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
-            self._columns, self._indices = batch, None
+            self._put_together(chosen)
 
     def column(self, name: str) -> pa.Array:
         """Return a column; of records that were taken only this one is put together.
@@ -279,7 +277,7 @@ class ArrowRun:
         """
         fields = getattr(key, "fields", ())
         alone = getattr(key, "is_alone", False)
-        return key_codes(self, self.row_maker, fields, alone=alone)
+        return key_codes(self, fields, alone=alone)
 
     def first_of_keys(self, key: Any) -> tuple[list[Any], list[int]] | None:
         """Return each key once, with the place of its first record, ascending.
@@ -331,7 +329,7 @@ class ArrowRun:
             TimestampError: If there is no such column, it has another type, or a value
                 is null.
         """
-        return self._with_times(self._column_ms(name))
+        return self.with_timestamps(self._column_ms(name))
 
     def _column_ms(self, name: str) -> np.ndarray:
         if self.schema.get_field_index(name) < 0:

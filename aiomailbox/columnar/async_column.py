@@ -327,7 +327,7 @@ class AsyncColumnOperator(AsyncMapOperator):
         if not len(run):
             return None
         if isinstance(run, ArrowRun):
-            self._schema = None if run.row_maker.has_special else run.schema
+            self._schema = None if run.row_maker.special else run.schema
             self._check_into(run.schema.names)
             # Kept until the last of its calls is done.
             run.compact()

@@ -319,7 +319,7 @@ class CellGrid:
         if 2 * keys < len(seen):
             # A reader that wants a few keys should not have to keep a row.
             return self.kept(start, _in_order(seen))
-        return DetachedRow(start, keys, seen, self.cells.part(mine))
+        return DetachedRow(start, keys, seen, self.cells.copied(mine))
 
     def _left_in(self, cells: slice) -> np.ndarray:
         """Return when the first record of each cell came that is to be emitted."""
@@ -391,7 +391,7 @@ class CellGrid:
         return slice(first, first + self._width)
 
     def _clear_row(self, cells: slice) -> None:
-        self.cells.clear_part(cells)
+        self.cells.clear(cells)
         self._seen[cells] = ABSENT
 
     def _make_room(self, rows: int, keys: int) -> None:

@@ -239,34 +239,21 @@ class Cells:
         for piece, mine in zip(self._pieces, counts, strict=True):
             piece.keep_counts(cells, mine)
 
-    def clear(self, cells: np.ndarray) -> None:
+    def clear(self, cells: np.ndarray | slice) -> None:
         """Let cells be empty."""
-        self.will_change(cells)
-        self._added.counts[cells] = 0
-        for piece in self._pieces:
-            piece.clear(cells)
-
-    def clear_part(self, cells: slice) -> None:
-        """Let cells that follow one another be empty."""
         if self._frozen:
-            self.will_change(np.arange(cells.start, cells.stop))
+            is_part = isinstance(cells, slice)
+            self.will_change(np.arange(cells.start, cells.stop) if is_part else cells)
         self._added.counts[cells] = 0
         for piece in self._pieces:
             piece.clear(cells)
 
-    def copied(self, cells: np.ndarray) -> Cells:
+    def copied(self, cells: np.ndarray | slice) -> Cells:
         """Return these cells, in this order, as others of their own."""
-        return self._others(copies_of(self._pieces, cells))
-
-    def part(self, cells: slice) -> Cells:
-        """Return cells that follow one another as others of their own."""
-        return self._others(copies_of(self._pieces, cells))
-
-    def _others(self, pieces: list[Piece]) -> Cells:
         made = object.__new__(Cells)
-        made._pieces, made._frozen = pieces, []
+        made._pieces, made._frozen = copies_of(self._pieces, cells), []
         made._counts_all = self._counts_all
-        made._added = pieces[0].added
+        made._added = made._pieces[0].added
         made.size = len(made._added.counts)
         return made
 

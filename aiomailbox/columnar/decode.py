@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aiomailbox.columnar.forms import RecordForm
-from aiomailbox.columnar.types import cast_plain, is_any_list
+from aiomailbox.columnar.types import as_lists, cast_plain, is_any_list, is_rare_list
 from aiomailbox.errors import UnsupportedColumnError
 
 Decoder = Callable[[pa.Array], list[Any]]
@@ -293,11 +293,9 @@ def _lists(
     decode = column_decoder(field_type.value_type, form, (*path, "element"), special)
     if decode is _plain:
         return _plain
-    if pa.types.is_fixed_size_list(field_type):
-        return lambda array: _of_one_size(array, decode)
-    if pa.types.is_list(field_type) or pa.types.is_large_list(field_type):
-        return lambda array: _of_offsets(array, decode)
-    return lambda array: _of_views(array, decode)
+    if is_rare_list(field_type):
+        return lambda array: _of_offsets(as_lists(array), decode)
+    return lambda array: _of_offsets(array, decode)
 
 
 def _of_offsets(array: pa.Array, decode: Decoder) -> list[Any]:
@@ -305,24 +303,6 @@ def _of_offsets(array: pa.Array, decode: Decoder) -> list[Any]:
     # A slice shares the children of all rows, so only its own are decoded.
     items = decode(array.values.slice(start, stop - start))
     return _cut(array, offsets, lambda low, high: items[low:high])
-
-
-def _of_one_size(array: pa.Array, decode: Decoder) -> list[Any]:
-    # Without those of null lists. Cast to lists, some slices are wrong.
-    items, size = iter(decode(array.flatten())), array.type.list_size
-    there = array.is_valid().to_pylist()
-    return [list(islice(items, size)) if valid else None for valid in there]
-
-
-def _of_views(array: pa.Array, decode: Decoder) -> list[Any]:
-    # Views may overlap, and come in any order. Cast to lists, some slices are wrong.
-    items = decode(array.values)
-    starts, sizes = array.offsets.to_pylist(), array.sizes.to_pylist()
-    there = array.is_valid().to_pylist()
-    return [
-        items[start : start + size] if valid else None
-        for start, size, valid in zip(starts, sizes, there, strict=True)
-    ]
 
 
 def _maps(

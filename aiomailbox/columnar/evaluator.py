@@ -647,15 +647,21 @@ def boolean(column: pa.Array, expression: pc.Expression, parameter: str) -> pa.A
     )
 
 
-def record_groups(values: list[Any]) -> Iterator[tuple[int, int]]:
+def record_groups(
+    values: list[Any], kind: Callable[[Any], Any] | None = None
+) -> Iterator[tuple[int, int]]:
     """Return where records of one kind begin and end: of one class, with the same keys.
+
+    Args:
+        values: The records.
+        kind: Returns what those of one kind have in common; None for `record_kind`.
 
     Example:
         >>> list(record_groups([{"a": 1}, {"a": 2}, {"b": 3}]))
         [(0, 2), (2, 3)]
     """
     end = 0
-    for _, group in groupby(values, record_kind):
+    for _, group in groupby(values, kind or record_kind):
         start, end = end, end + len(list(group))
         yield start, end
 
@@ -717,18 +723,9 @@ def _projected(table: pa.Table, expressions: Sequence[pc.Expression]) -> pa.Tabl
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
     try:
-        return _in_one(column)
+        # One chunk need not be copied.
+        return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     except KeyError as error:
         # Some intervals.
         problem = f"pyarrow has no arrays of {column.type}; cast it"
         raise pa.ArrowNotImplementedError(problem) from error
-
-
-def _in_one(column: pa.ChunkedArray) -> pa.Array:
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return pa.concat_arrays(column.chunks) if column.num_chunks else _empty(column)
-
-
-def _empty(column: pa.ChunkedArray) -> pa.Array:
-    return pa.array([], column.type)

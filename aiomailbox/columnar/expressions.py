@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any
@@ -29,7 +29,7 @@ from aiomailbox.columnar.forms import (
     changed_form,
     record_shape,
 )
-from aiomailbox.columnar.rows import RowMaker
+from aiomailbox.columnar.rows import RowMaker, maker_of_fields
 from aiomailbox.errors import RecordTypeError, UnsupportedColumnError
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import (
@@ -143,30 +143,6 @@ class Rename(Projection):
         return list(zip(renamed, names, strict=True))
 
 
-def form_for(
-    form: RecordForm,
-    plan: Plan,
-    schema: pa.Schema,
-    computed: RecordForm | None = None,
-) -> RecordForm:
-    """Return what records become: dicts stay dicts, all others are NamedTuples.
-
-    Args:
-        form: What they were.
-        plan: The fields that they get.
-        schema: The columns of these fields.
-        computed: What structs inside of those become that are computed; None for what
-            records become.
-    """
-    inner = {}
-    for name, origin in plan:
-        if pa.types.is_nested(schema.field(name).type):
-            nested = form.nested(origin) if isinstance(origin, str) else computed
-            if nested is not None:
-                inner[name] = nested
-    return changed_form(form, inner)
-
-
 def _check_names(
     asked: Sequence[str], names: Sequence[str], parameter: str = "names"
 ) -> None:
@@ -252,19 +228,56 @@ class Projector:
     def _maker_for(self, run: ArrowRun, plan: Plan, schema: pa.Schema) -> RowMaker:
         maker, source = self._maker, run.row_maker
         if maker is None or source is not self._from or maker.schema != schema:
-            special: dict[tuple[str, ...], Any] = {}
-            for name, origin in plan:
-                if isinstance(origin, str):
-                    special |= source.special_of(origin, name)
-            form = self._form or form_for(source.form, plan, schema, self._computed)
-            maker = RowMaker(schema, form, special)
+            origins = {
+                name: (source, origin)
+                for name, origin in plan
+                if isinstance(origin, str)
+            }
+            maker = maker_of_fields(
+                schema, origins, lambda inner: self._form_of(source, plan, inner)
+            )
             self._maker, self._from = maker, source
         return maker
+
+    def _form_of(
+        self, source: RowMaker, plan: Plan, inner: dict[str, RecordForm]
+    ) -> RecordForm:
+        """Return what records become: dicts stay dicts, all others are NamedTuples."""
+        if self._form is not None:
+            return self._form
+        if self._computed is not None:
+            for name, origin in plan:
+                if not isinstance(origin, str):
+                    inner[name] = self._computed
+        return changed_form(source.form, inner)
 
 
 def row_form(run: Run) -> RecordForm:
     """Return what rows become whose fields change: dicts of dicts, else NamedTuples."""
     return DictForm() if isinstance(run.values[0], dict) else NamedTupleForm()
+
+
+def evaluated_parts(
+    run: Run, evaluate: Callable[[Run], Any]
+) -> Iterator[tuple[Run, Any, Exception | None]]:
+    """Yield parts of a run with what comes of them, or with the error of one record.
+
+    A part that fails is halved until the record is found.
+    """
+    if not len(run):
+        return
+    try:
+        made = evaluate(run)
+    except EVALUATION_ERRORS as error:
+        if len(run) == 1:
+            # Its lines are Arrow's: messages name the expression instead.
+            yield run, None, error.with_traceback(None)
+            return
+        middle = len(run) // 2
+        yield from evaluated_parts(run.slice(0, middle), evaluate)
+        yield from evaluated_parts(run.slice(middle, len(run)), evaluate)
+        return
+    yield run, made, None
 
 
 class ExpressionOperator(Operator):
@@ -326,24 +339,14 @@ class ExpressionOperator(Operator):
         raise TypeError(f"{type(self).__name__} defines no result")
 
     def _made(self, run: Run) -> Iterator[Run]:
-        """Yield the results; a part that fails is halved until the record is found."""
-        if not len(run):
-            return
-        try:
-            made = self.result(run)
-        except EVALUATION_ERRORS as error:
-            if len(run) == 1:
-                stamps = run.timestamps
+        """Yield the results; a record for which that fails is set aside."""
+        for part, made, error in evaluated_parts(run, self.result):
+            if error is None:
+                yield made
+            else:
+                stamps = part.timestamps
                 timestamp = None if stamps is None else stamps[0]
-                # Its lines are Arrow's: messages name the expression instead.
-                error = error.with_traceback(None)
-                self._failures.take(_record_of(run), timestamp, error)
-                return
-            middle = len(run) // 2
-            yield from self._made(run.slice(0, middle))
-            yield from self._made(run.slice(middle, len(run)))
-            return
-        yield made
+                self._failures.take(_record_of(part), timestamp, error)
 
 
 class ExpressionFilter(ExpressionOperator):
@@ -512,18 +515,11 @@ class RunCondition:
 
     def _found(self, run: Run) -> Iterator[Any]:
         """Yield what it is for each record, or the error; records are of one kind."""
-        try:
-            found = self._evaluated(run).to_pylist()
-        except EVALUATION_ERRORS as error:
-            if len(run) == 1:
-                # Its lines are Arrow's.
-                yield self._named(error.with_traceback(None))
-                return
-            middle = len(run) // 2
-            yield from self._found(run.slice(0, middle))
-            yield from self._found(run.slice(middle, len(run)))
-        else:
-            yield from found
+        for _, found, error in evaluated_parts(run, self._evaluated):
+            if error is None:
+                yield from found.to_pylist()
+            else:
+                yield self._named(error)
 
     def _named(self, error: Exception) -> Exception:
         """Return an error that says which expression is meant."""

@@ -166,7 +166,8 @@ class KeptColumns:
         # What others do with theirs must not change what a thread may read.
         run = run.slice(0, len(run))
         by_time = np.argsort(times, kind="stable")
-        order = by_time[stable_order(slots[by_time], int(slots.max()) + 1)]
+        by_slot, _ = stable_order(slots[by_time], int(slots.max()) + 1)
+        order = by_time[by_slot]
         self.segments.append(
             (SortedRecords(run, order, slots[order], times[order]), _BEGINNING)
         )

@@ -35,11 +35,15 @@ _LOOKED_UP_MAX: Final = 4096
 
 
 class Columns(Protocol):
-    """A record batch, or what puts columns of one together when they are asked for."""
+    """What puts columns of a record batch together when they are asked for."""
 
     @property
     def schema(self) -> pa.Schema:
         """The columns' names and types."""
+
+    @property
+    def row_maker(self) -> RowMaker:
+        """The maker of its rows."""
 
     def column(self, name: str) -> pa.Array:
         """Return a column."""
@@ -57,28 +61,26 @@ class KeyCodes(NamedTuple):
     codes: np.ndarray
 
 
-def key_codes(
-    batch: Columns, maker: RowMaker, fields: tuple[str, ...], *, alone: bool
-) -> KeyCodes | None:
-    """Return the keys of a batch's rows, or None if the rows have to be asked.
+def key_codes(run: Columns, fields: tuple[str, ...], *, alone: bool) -> KeyCodes | None:
+    """Return the keys of a run's rows, or None if the rows have to be asked.
 
     They have to be for keys that could be equal without being the same (-0.0), or are
     equal to none (NaN), that are no keys (null), and that only a record knows.
 
     Args:
-        batch: The rows' columns.
-        maker: Would make the rows.
+        run: The rows' columns.
         fields: Which columns are the key.
         alone: Whether the key is the value of the one field; else it is a tuple.
 
     Example:
+        >>> from aiomailbox.columnar.arrow_run import ArrowRun
         >>> from aiomailbox.columnar.forms import NamedTupleForm
         >>> batch = pa.record_batch({"a": ["x", "y", "x"], "n": [1, 2, 1]})
-        >>> maker = RowMaker(batch.schema, NamedTupleForm())
-        >>> key_codes(batch, maker, ("a", "n"), alone=False)
+        >>> run = ArrowRun(batch, RowMaker(batch.schema, NamedTupleForm()))
+        >>> key_codes(run, ("a", "n"), alone=False)
         KeyCodes(distinct=[('x', 1), ('y', 2)], codes=array([0, 1, 0]))
     """
-    found = [_codes_of(batch, maker, field) for field in fields]
+    found = [_codes_of(run, field) for field in fields]
     parts = [each for each in found if each is not None]
     if len(parts) < len(found) or not parts:
         return None
@@ -126,12 +128,11 @@ class KeySlots:
         keys: The keys in the order of their places; it is another list after `clear`.
 
     Example:
+        >>> from aiomailbox.columnar.arrow_run import ArrowRun
         >>> from aiomailbox.columnar.forms import NamedTupleForm
         >>> batch = pa.record_batch({"a": ["x", "y", "x"]})
-        >>> slots = KeySlots(print)
-        >>> slots.of_batch(
-        ...     batch, RowMaker(batch.schema, NamedTupleForm()), ("a",), True
-        ... )
+        >>> run = ArrowRun(batch, RowMaker(batch.schema, NamedTupleForm()))
+        >>> KeySlots(print).of_run(run, ("a",), True)
         ['x', 'y']
         array([0, 1, 0])
     """
@@ -143,43 +144,35 @@ class KeySlots:
         # All keys as a column, while they are few: a kernel looks them up.
         self._known: pa.Array | None = None
 
-    def of_batch(
-        self,
-        batch: Columns,
-        maker: RowMaker,
-        fields: tuple[str, ...],
-        alone: bool,
+    def of_run(
+        self, run: Columns, fields: tuple[str, ...], alone: bool
     ) -> np.ndarray | None:
         """Return the place of each row's key; None if the rows have to be asked.
 
         Args as for `key_codes`.
         """
         known = self._known
-        if known is not None and alone and not maker.special:
-            place = batch.schema.get_field_index(fields[0])
-            column = batch.column(fields[0]) if place >= 0 else None
+        if known is not None and alone and not run.row_maker.special:
+            place = run.schema.get_field_index(fields[0])
+            column = run.column(fields[0]) if place >= 0 else None
             # Of the same type only: a kernel would find 1.0 for 1.
             if column is not None and column.type.equals(known.type):
-                found = pc.index_in(column, known)
-                if not found.null_count:
-                    return _int64(found)
-        keys = key_codes(batch, maker, fields, alone=alone)
-        return None if keys is None else self._placed(keys, batch, fields)
-
-    def _placed(
-        self, keys: KeyCodes, batch: Columns, fields: tuple[str, ...]
-    ) -> np.ndarray:
+                known_places = pc.index_in(column, known)
+                if not known_places.null_count:
+                    return _int64(known_places)
+        keys = key_codes(run, fields, alone=alone)
+        if keys is None:
+            return None
         places, distinct = self.places, keys.distinct
         found: list[Any] = list(map(places.get, distinct))
         if None in found:
             pairs = zip(distinct, found, strict=True)
             new = [key for key, place in pairs if place is None]
             self._begin(new)
-            first = len(places)
-            places.update(zip(new, range(first, first + len(new)), strict=True))
+            places.update(zip(new, count(len(places)), strict=False))
             self.keys += new
             found = list(map(places.get, distinct))
-        self._learn(batch.schema.field(fields[0]).type, distinct[0])
+        self._learn(run.schema.field(fields[0]).type, distinct[0])
         return np.array(found, np.int64)[keys.codes]
 
     def _learn(self, kind: pa.DataType, sample: Any) -> None:
@@ -215,10 +208,11 @@ class KeySlots:
         self._known = None
 
 
-def _codes_of(batch: Columns, maker: RowMaker, field: str) -> KeyCodes | None:
-    if batch.schema.get_field_index(field) < 0 or maker.is_special(field):
+def _codes_of(run: Columns, field: str) -> KeyCodes | None:
+    maker = run.row_maker
+    if run.schema.get_field_index(field) < 0 or maker.is_special(field):
         return None
-    column = given = batch.column(field)
+    column = given = run.column(field)
     kind = column.type
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
@@ -312,23 +306,18 @@ def distinct(numbers: np.ndarray) -> np.ndarray:
     return ordered[first]
 
 
-def stable_order(codes: np.ndarray, count: int) -> np.ndarray:
-    """Return the places of codes from 0 to ``count - 1`` by these, equal ones in order."""
-    return _ordered(codes, count)[0]
+def stable_order(codes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the places of codes from 0 to ``count - 1`` by these, equal ones in order.
 
-
-def _ordered(codes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the same, and the codes in this order.
-
-    To sort numbers that have the place in their lower bits takes a fraction of what it
-    takes to sort places.
+    With them come the codes in this order. To sort numbers that have the place in their
+    lower bits takes a fraction of what it takes to sort places.
     """
-    if count <= 1 << 16:
-        # Sixteen bits are sorted by radix.
-        few = codes.astype(np.uint16)
+    bits = max(1, (len(codes) - 1).bit_length())
+    if count <= 1 << 16 or count << bits > 1 << 64:
+        # Sixteen bits are sorted by radix; and with the place in it, it may be too many.
+        few = codes.astype(np.uint16) if count <= 1 << 16 else codes
         places: np.ndarray = few.argsort(kind="stable")
         return places, few.take(places)
-    bits = max(1, (len(codes) - 1).bit_length())
     kind = np.uint32 if count << bits <= 1 << 32 else np.uint64
     packed: np.ndarray = codes.astype(kind)
     packed <<= kind(bits)
@@ -360,7 +349,7 @@ class Groups:
     """
 
     def __init__(self, codes: np.ndarray, count: int) -> None:
-        self._order, ordered = _ordered(codes, count)
+        self._order, ordered = stable_order(codes, count)
         # Not counted: there may be a million codes, of which a run has few.
         bounds: np.ndarray = np.empty(len(ordered) + 1, np.bool_)
         bounds[0] = bounds[-1] = True

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import groupby
 from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
@@ -14,7 +13,12 @@ import pyarrow.compute as pc
 
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.decode import column_decoder, decoded
-from aiomailbox.columnar.evaluator import check_expression, check_reads, record_kind
+from aiomailbox.columnar.evaluator import (
+    check_expression,
+    check_reads,
+    record_groups,
+    record_kind,
+)
 from aiomailbox.columnar.expressions import ExpressionOperator
 from aiomailbox.columnar.forms import (
     DictForm,
@@ -27,7 +31,7 @@ from aiomailbox.columnar.forms import (
     record_shape,
 )
 from aiomailbox.columnar.keys import KEYS_OF_ROWS, KeySlots
-from aiomailbox.columnar.rows import RowMaker
+from aiomailbox.columnar.rows import RowMaker, maker_of_fields
 from aiomailbox.columnar.types import RowsNeededError, canonical_type
 from aiomailbox.columnar.windows import ColumnarOperator
 from aiomailbox.errors import (
@@ -420,10 +424,8 @@ class PairSelection(ExpressionOperator):
         if isinstance(run, PairRun):
             yield run
             return
-        stop = 0
-        for _, group in groupby(run.values, _pair_kind):
-            start, stop = stop, stop + len(list(group))
-            yield run.slice(start, stop)
+        for bounds in record_groups(run.values, _pair_kind):
+            yield run.slice(*bounds)
 
     def result(self, run: Run) -> Run:
         """Return the joined records of pairs of one kind."""
@@ -491,12 +493,12 @@ class PairSelection(ExpressionOperator):
         maker = self._maker
         if maker is None or self._makers != makers or maker.schema != batch.schema:
             origins = {
-                name: origin
+                name: (makers[origin[0]], origin[1])
                 for name, origin in plan.outputs
                 if not isinstance(origin, int)
             }
-            form = _joined_form(makers, origins, batch.schema)
-            maker = RowMaker(batch.schema, form, _special(makers, origins))
+            form = partial(changed_form, makers[0].form)
+            maker = maker_of_fields(batch.schema, origins, form)
             self._maker, self._makers = maker, makers
         return ArrowRun(batch, maker, run.times)
 
@@ -510,21 +512,17 @@ class PairSelection(ExpressionOperator):
         """Return what expressions read as a run of its own."""
         if not columns:
             # A batch without columns would have no records.
-            columns, names = [pa.nulls(count)], ["\0"]
-            schema = pa.schema([("\0", pa.null())])
-            return ArrowRun(
-                pa.RecordBatch.from_arrays(columns, schema=schema),
-                RowMaker(schema, DictForm()),
-            )
-        names = list(plan.read)
-        batch = pa.RecordBatch.from_arrays(columns, names=names)
-        if plan.maker is None or plan.makers != makers:
-            plan.makers = makers
-            plan.maker = None
-        if plan.maker is None or plan.maker.schema != batch.schema:
-            special = _special(makers, plan.read)
-            plan.maker = RowMaker(batch.schema, plan.form, special)
-        return ArrowRun(batch, plan.maker)
+            nothing = pa.RecordBatch.from_arrays([pa.nulls(count)], names=["\0"])
+            return ArrowRun(nothing, RowMaker(nothing.schema, DictForm()))
+        batch = pa.RecordBatch.from_arrays(columns, names=list(plan.read))
+        maker = plan.maker
+        if maker is None or plan.makers != makers or maker.schema != batch.schema:
+            origins = {
+                name: (makers[side], field) for name, (side, field) in plan.read.items()
+            }
+            maker = maker_of_fields(batch.schema, origins, lambda _: plan.form)
+            plan.maker, plan.makers = maker, makers
+        return ArrowRun(batch, maker)
 
     def _plan(
         self, names: tuple[tuple[str, ...], tuple[str, ...]], classes: tuple[Any, ...]
@@ -593,27 +591,6 @@ class _ReadForm:
         return NamedTupleForm()
 
 
-def _joined_form(
-    makers: tuple[RowMaker, RowMaker], origins: dict[str, Place], schema: pa.Schema
-) -> RecordForm:
-    inner = {
-        name: makers[side].form.nested(field)
-        for name, (side, field) in origins.items()
-        if pa.types.is_nested(schema.field(name).type)
-    }
-    return changed_form(makers[0].form, inner)
-
-
-def _special(
-    makers: tuple[RowMaker, RowMaker], origins: dict[str, Place]
-) -> dict[tuple[str, ...], Any]:
-    """Return the functions for columns whose plain values mean something else."""
-    special: dict[tuple[str, ...], Any] = {}
-    for name, (side, origin) in origins.items():
-        special |= makers[side].special_of(origin, name)
-    return special
-
-
 def _pair_kind(pair: tuple[Any, Any]) -> tuple[Any, Any]:
     return record_kind(pair[0]), record_kind(pair[1])
 
@@ -667,7 +644,7 @@ class ColumnarSide:
         maker, given = self.maker, run.row_maker
         if maker is given:
             return run
-        if not given.can_take or given.has_special:
+        if not given.can_take or given.special:
             raise RowsNeededError("a column of a side cannot be kept")
         if maker is None:
             self.maker = given

@@ -156,7 +156,7 @@ class ColumnarAggregateOperator(ColumnarOperator, KeyedAggregateOperator):
         Where records are only counted, or few are kept, it never is.
         """
         keys = len(self._slots.places)
-        before = self._cells.part(slice(0, keys))
+        before = self._cells.copied(slice(0, keys))
         self._cells.add(values, slots, keys)
         times = run.event_times
         key = self._key_column(run, slots)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,6 @@ class RowMaker:
         can_take: Whether single values of all columns can be picked, and give records:
             of no columns Arrow makes a batch without rows.
         special: What was given for columns whose plain values mean something else.
-        has_special: Whether there are such.
 
     Raises:
         UnsupportedColumnError: If a column does not fit the form; names it.
@@ -49,7 +49,6 @@ class RowMaker:
         self.schema = schema
         self.form: RecordForm = form
         self.special: SpecialColumns = special or {}
-        self.has_special: bool = bool(special)
         self.can_take: bool = bool(len(schema)) and all(
             can_travel(field.type) for field in schema
         )
@@ -105,6 +104,28 @@ class RowMaker:
             for each in zip(self._decoders, batch.columns, names, strict=True)
         ]
         return self._build(columns, batch.num_rows)
+
+
+def maker_of_fields(
+    schema: pa.Schema,
+    origins: Mapping[str, tuple[RowMaker, str]],
+    form: Callable[[dict[str, RecordForm]], RecordForm],
+) -> RowMaker:
+    """Return what makes rows of fields that come from other columns.
+
+    Args:
+        schema: The columns of the new rows.
+        origins: Of those that come from other columns by name: what made rows of
+            these, and the name there.
+        form: Returns the form of the rows, given those of structs inside of fields.
+    """
+    special: dict[tuple[str, ...], Any] = {}
+    inner: dict[str, RecordForm] = {}
+    for name, (maker, origin) in origins.items():
+        special |= maker.special_of(origin, name)
+        if pa.types.is_nested(schema.field(name).type):
+            inner[name] = maker.form.nested(origin)
+    return RowMaker(schema, form(inner), special)
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -421,7 +421,7 @@ def find_overlaps(
         raise RowsNeededError("event times of a run are too far apart")
     shift = all_slots * beyond - base
     lows, highs = all_starts + shift, all_ends + shift
-    order = _sorted_places(lows, keys * beyond)
+    order, _ = stable_order(lows, keys * beyond)
     lows, highs = lows[order], highs[order]
     reached = np.maximum.accumulate(highs)
     begins: np.ndarray = np.ones(len(order), np.bool_)
@@ -467,7 +467,7 @@ def _strays(
         high: Where that ends.
         beyond: No time is so late.
     """
-    order = stable_order(stretches, len(low))
+    order, _ = stable_order(stretches, len(low))
     mine, starts, ends = stretches[order], starts[order], ends[order]
     first: np.ndarray = np.ones(len(mine), np.bool_)
     first[1:] = mine[1:] != mine[:-1]
@@ -486,20 +486,6 @@ def _strays(
         (starts[firsts] > high[before]) | (ends[firsts] < low[before])
     )
     return distinct(mine[strays])
-
-
-def _sorted_places(numbers: np.ndarray, limit: int) -> np.ndarray:
-    """Return the places of numbers from 0 to a limit, in their order."""
-    count = len(numbers)
-    places: np.ndarray
-    if limit * count > _INT64_MAX:
-        places = np.argsort(numbers, kind="stable")
-        return places
-    # To sort numbers takes a fraction of what it takes to sort places.
-    packed = numbers * count + np.arange(count)
-    packed.sort()
-    places = packed % count
-    return places
 
 
 # What a late record has made of its session: the key, start, end, accumulator.

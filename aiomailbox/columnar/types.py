@@ -117,7 +117,7 @@ def cast_plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
         texts = [None if each is None else str(each) for each in column.to_pylist()]
         column = pa.array(texts, pa.string())
     elif is_rare_list(column.type) and pa.types.is_list(kind):
-        column = _as_lists(column)
+        column = as_lists(column)
     coarse = _coarse_type(column.type)
     if not coarse.equals(column.type):
         # Only times may lose digits: beside them, integers must not wrap around.
@@ -125,7 +125,7 @@ def cast_plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
     return column.cast(kind)
 
 
-def _as_lists(column: pa.Array) -> pa.Array:
+def as_lists(column: pa.Array) -> pa.Array:
     """Return rare lists as common ones. Arrow's cast makes wrong ones of some slices."""
     lengths = pc.list_value_length(column).fill_null(0)
     offsets: np.ndarray = np.zeros(len(column) + 1, np.int32)

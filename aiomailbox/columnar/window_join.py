@@ -464,23 +464,15 @@ class _Windows(dict[int, _Window]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._starts = StartHeap(self)
+        self.starts = StartHeap(self)
 
     def of(self, start: int) -> _Window:
         """Return the window that begins there; it may be new."""
         found = self.get(start)
         if found is None:
             found = self[start] = _Window([])
-            self._starts.add([start])
+            self.starts.add([start])
         return found
-
-    def first_until(self, limit: int) -> int | None:
-        """Return the start of the first window if it is not after a limit."""
-        return self._starts.first_until(limit)
-
-    def take(self, limit: int) -> int | None:
-        """Return the same, which is not the first any more from now on."""
-        return self._starts.take(limit)
 
 
 class ColumnarWindowJoin(ColumnarJoin, WindowJoinOperator):
@@ -519,7 +511,7 @@ class ColumnarWindowJoin(ColumnarJoin, WindowJoinOperator):
         return then(self._slices.run(self._emit_some), self._fired, timestamp_ms)
 
     def _fired(self, timestamp_ms: int) -> Pending:
-        while (start := self._ended.first_until(self._over)) is not None:
+        while (start := self._ended.starts.first_until(self._over)) is not None:
             del self._ended[start]
         self._forget_keys()
         return super().fire(timestamp_ms)
@@ -681,7 +673,9 @@ class ColumnarWindowJoin(ColumnarJoin, WindowJoinOperator):
         """Return the next windows that the watermark has ended, several if they are small."""
         limit, count = self.watermark_ms - self._size + 1, 0
         found: list[Ending] = []
-        while count < PAIRS_MAX and (start := self._open.take(limit)) is not None:
+        while (
+            count < PAIRS_MAX and (start := self._open.starts.take(limit)) is not None
+        ):
             due = self._open[start].due()
             count += sum(len(part.places) for part in due)
             if due:

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.cell_grid import DetachedRow, KeptRow
+from aiomailbox.columnar.declared import DECIMAL_DIGITS
 from aiomailbox.columnar.encode import warmed
 from aiomailbox.columnar.forms import RecordForm, ResultForm, TupleForm, ValueForm
 from aiomailbox.columnar.keys import KEYS_OF_ROWS, KeySlots, KnownKeys
@@ -75,11 +76,7 @@ class ColumnarOperator(StatefulOperator):
             self.rows_note.reason = "its state is not kept on the heap"
             return None
         self.rows_note.reason = ""
-        self._begin_load()
         return then(in_slices(self._load_some), self._loaded)
-
-    def _begin_load(self) -> None:
-        """Note what a restore has put into rows."""
 
     def _load_next(self, count: int) -> int:
         """Take about so much out of the state of rows; return how much it was.
@@ -142,9 +139,7 @@ class ColumnarOperator(StatefulOperator):
         Raises:
             RowsNeededError: If only rows say which keys these are.
         """
-        slots = self._slots.of_batch(
-            run, run.row_maker, selector.fields, selector.is_alone
-        )
+        slots = self._slots.of_run(run, selector.fields, selector.is_alone)
         if slots is None:
             raise RowsNeededError(KEYS_OF_ROWS)
         return slots
@@ -154,9 +149,6 @@ class ColumnarOperator(StatefulOperator):
 
 
 # Results of aggregates as columns, and the records that they stand for.
-
-
-_DECIMAL_DIGITS: Final = 38
 
 
 # Types whose values are the same after they have been a column.
@@ -291,7 +283,7 @@ def _column(values: list[Any], known: pa.DataType | None) -> pa.Array | None:
         column = pa.array(values)
         if kinds == {Decimal}:
             # Later values may have more digits before the point.
-            column = column.cast(pa.decimal128(_DECIMAL_DIGITS, column.type.scale))
+            column = column.cast(pa.decimal128(DECIMAL_DIGITS, column.type.scale))
     except _NO_COLUMN:
         return None
     same = kinds <= _EXACT or repr(column.to_pylist()) == repr(values)
