@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from types import (
     CodeType,
     FunctionType,
@@ -125,12 +126,12 @@ def _parts_of(item: Any, kind: type) -> Iterator[Any]:
         # Classes of all items, at the cost of a set; the items themselves up to a
         # bound.
         yield from set(map(type, item))
-        yield from _first(item)
+        yield from islice(item, _ITEMS_MAX)
     elif issubclass(kind, dict):
         yield from set(map(type, item.values()))
         # `dict.keys`, past what a subclass of the user's may have made of it.
-        yield from _first(dict.keys(item))
-        yield from _first(dict.values(item))
+        yield from islice(dict.keys(item), _ITEMS_MAX)
+        yield from islice(dict.values(item), _ITEMS_MAX)
     elif kind is partial:
         yield from (item.func, item.args, item.keywords)
     elif kind is MethodType:
@@ -141,13 +142,6 @@ def _parts_of(item: Any, kind: type) -> Iterator[Any]:
         yield from (value for _, value in _held_by(item))
     elif not is_foreign(kind):
         yield from _attributes(item, kind)
-
-
-def _first(items: Iterable[Any]) -> Iterator[Any]:
-    for number, one in enumerate(items):
-        if number == _ITEMS_MAX:
-            return
-        yield one
 
 
 def _held_by(function: FunctionType) -> Iterator[tuple[str, Any]]:
