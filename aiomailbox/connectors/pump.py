@@ -18,6 +18,10 @@ _CANCEL_ATTEMPTS: Final = 60
 _END: Final = object()
 
 
+def _as_it_is(error: BaseException) -> Exception:
+    return error if isinstance(error, Exception) else IllegalStateError(repr(error))
+
+
 class Pump(Generic[ItemT]):
     """Carries the items of a blocking iterator from a thread to the event loop.
 
@@ -26,14 +30,14 @@ class Pump(Generic[ItemT]):
 
     Args:
         produce: Makes the iterator; called in the thread.
-        cancel: Makes a blocked ``next`` return or raise soon, and says whether nothing
-            is left to cancel; called in some other thread, again and again until
-            that is so and the thread has ended; None if there is nothing to cancel.
-        explain: Turns what the iterator raised into the error for the taker; called
-            in the thread. None if it says itself what went wrong.
         on_ready: Called on the loop when there is something to take.
         depth: How many items may wait to be taken, at least 1.
         name: The thread's name.
+        cancel: Makes a blocked ``next`` return or raise soon, and says whether nothing
+            is left to cancel; called in some other thread, again and again until
+            that is so and the thread has ended.
+        explain: Turns what the iterator raised into the error for the taker; called
+            in the thread.
 
     Attributes:
         ended: Whether the end has been taken.
@@ -45,17 +49,17 @@ class Pump(Generic[ItemT]):
     def __init__(
         self,
         produce: Callable[[], Iterator[ItemT]],
-        cancel: Callable[[], bool] | None,
-        explain: Callable[[BaseException], Exception] | None,
         on_ready: Callable[[], None],
         *,
         depth: int,
         name: str,
+        cancel: Callable[[], bool] = lambda: True,
+        explain: Callable[[BaseException], Exception] = _as_it_is,
     ) -> None:
         self.ended: bool = False
         self._produce = produce
-        self._cancel = cancel or _nothing_to_cancel
-        self._explain = explain or _as_it_is
+        self._cancel = cancel
+        self._explain = explain
         self._on_ready = on_ready
         self._items: deque[Any] = deque()
         self._room = threading.Semaphore(depth)
@@ -181,11 +185,3 @@ class Pump(Generic[ItemT]):
         except RuntimeError:
             # The loop is closed: nothing will be taken any more.
             self._stopped.set()
-
-
-def _nothing_to_cancel() -> bool:
-    return True
-
-
-def _as_it_is(error: BaseException) -> Exception:
-    return error if isinstance(error, Exception) else IllegalStateError(repr(error))

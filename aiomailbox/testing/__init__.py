@@ -81,30 +81,16 @@ __all__ = [
     "virtual_time_loop_factory",
 ]
 
+_MODULES = {
+    "context": "FreeLimiter HarnessMailbox MemoryHandover RecordingLog TestRuntimeContext",
+    "harness": "HarnessInput OneInputHarness OperatorHarness RecordingOutput "
+    "TwoInputHarness redistributed",
+    "scripted_source": "CRASH END PAUSE InjectedFailureError ScriptedSource",
+    "simulation": "Faults SimulatedCalls SimulatedRun SimulatedSink SimulationError "
+    "SimulationReport simulate",
+}
 _MODULE_OF = {
-    "TestRuntimeContext": "context",
-    "HarnessInput": "harness",
-    "OneInputHarness": "harness",
-    "OperatorHarness": "harness",
-    "RecordingOutput": "harness",
-    "TwoInputHarness": "harness",
-    "HarnessMailbox": "context",
-    "redistributed": "harness",
-    "CRASH": "scripted_source",
-    "END": "scripted_source",
-    "PAUSE": "scripted_source",
-    "InjectedFailureError": "scripted_source",
-    "ScriptedSource": "scripted_source",
-    "FreeLimiter": "context",
-    "MemoryHandover": "context",
-    "RecordingLog": "context",
-    "Faults": "simulation",
-    "SimulatedCalls": "simulation",
-    "SimulatedRun": "simulation",
-    "SimulatedSink": "simulation",
-    "SimulationError": "simulation",
-    "SimulationReport": "simulation",
-    "simulate": "simulation",
+    name: module for module, names in _MODULES.items() for name in names.split()
 }
 
 

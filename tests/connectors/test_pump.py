@@ -22,11 +22,11 @@ class Bench:
         self.cancelled = threading.Event()
         self.pump: Pump[int] = Pump(
             lambda: produce(self),
-            self._cancel,
-            explain,
             self.ready.set,
             depth=2,
             name="test-pump",
+            cancel=self._cancel,
+            explain=explain,
         )
         self.pump.start()
 

@@ -576,19 +576,13 @@ class FileReader(SplitReader[FileSplit]):
             self._context.log.warning("the thread that reads a file does not end")
 
     def _open(self, split: FileSplit) -> Pump[FileChunk]:
-        read = self._format.read
-
-        def produce() -> Iterator[FileChunk]:
-            return read(split.split_id, split.position)
-
+        # Nothing is to be cancelled: a read of a file ends by itself.
         pump = Pump(
-            produce,
-            # A read of a file ends by itself.
-            None,
-            partial(_explained, split.split_id),
+            partial(self._format.read, split.split_id, split.position),
             self.availability.set_available,
             depth=self._depth,
             name=f"file-source-{self._context.subtask_index}",
+            explain=partial(_explained, split.split_id),
         )
         pump.start()
         return pump

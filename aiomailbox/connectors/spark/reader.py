@@ -223,11 +223,11 @@ class Receiver(SplitReader[SplitT], ABC, Generic[SplitT, ItemT]):
         """Return what comes from an iterator, in a thread of its own; see `Pump`."""
         return Pump(
             items,
-            cancel,
-            explain,
             self.availability.set_available,
             depth=self._depth,
             name=f"spark-source-{self._context.subtask_index}",
+            cancel=cancel,
+            explain=explain,
         )
 
     async def _stop(self, inflow: Inflow[ReadItem | ItemT]) -> None:

@@ -200,8 +200,6 @@ class PartitionFeeds:
         self._held: tuple[int, Chunk] | None = None
         self._pump: Pump[tuple[int, Chunk]] = Pump(
             lambda: _parted(batches, partition, wrapping),
-            None,
-            None,
             self._deal,
             depth=_READ_AHEAD,
             name=f"aiomailbox-input-{partition}",

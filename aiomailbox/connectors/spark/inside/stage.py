@@ -150,8 +150,6 @@ class _Feed(Pump[pa.RecordBatch]):
         self.availability = Availability()
         super().__init__(
             lambda: iter(batches),
-            None,
-            None,
             self.availability.set_available,
             depth=_READ_AHEAD,
             name=name,
