@@ -319,14 +319,6 @@ class LimitShown(NamedTuple):
     waiting: int
 
     @property
-    def name(self) -> str:
-        """The name that people have for the limit."""
-        limit = self.limit
-        if limit is None or limit.name is None:
-            return "the limit"
-        return f"limit {limit.name!r}"
-
-    @property
     def text(self) -> str:
         """The limit and its tokens in words, "" without one."""
         limit = self.limit
@@ -334,7 +326,7 @@ class LimitShown(NamedTuple):
             return ""
         free = "" if self.free is None else f"{self.free:g} of "
         return (
-            f"{self.name}: {free}{limit.count:g} {limit.unit} free in {limit.per_s:g} s, "
+            f"{limit.label}: {free}{limit.count:g} {limit.unit} free in {limit.per_s:g} s, "
             f"{self.waiting} calls wait for it"
         )
 
@@ -384,8 +376,8 @@ def _describe(
         waits_for = "its next attempt"
     elif worker.abandoned:
         waits_for = "its function, which goes on after it was cancelled"
-    elif call.is_leasing:
-        waits_for = limit.name
+    elif call.is_leasing and limit.limit is not None:
+        waits_for = limit.limit.label
     else:
         waits_for = "its function"
     if with_line and worker is not None and not call.is_leasing:

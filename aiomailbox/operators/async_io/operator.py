@@ -109,19 +109,13 @@ class AsyncFunction:
         if not is_class:
             refuse_generator(function, "function", "Return one value a record.")
             check_methods(function, "function", {"open": ("context",), "close": ()})
-        self._given = function
+        self.given: Callable[..., Any] = function
         self._exit: Callable[[], Any] | None = None
         self.call: Callable[[Any], Awaitable[Any]] = function
 
-    @property
-    def given(self) -> Callable[..., Any]:
-        """The function as the user gave it."""
-        function: Callable[..., Any] = self._given
-        return function
-
     def open(self, context: RuntimeContext) -> Pending:
         """Make the object if a class was given, and acquire what it needs."""
-        given = self._given
+        given = self.given
         instance: Any = given() if inspect.isclass(given) else given
         self.call = instance
         if inspect.isfunction(instance) or inspect.ismethod(instance):

@@ -200,18 +200,15 @@ class SharedResults:
 
     def keep(self, entry: CallEntry, result: Any) -> list[CallEntry]:
         """Keep a row's result; return the rows that waited for it."""
+        if entry.cache_key is not None:
+            (key,) = entry.cache_key
+            self._results.put(key, result, self._clock.monotonic())
+        return self.leave(entry)
+
+    def leave(self, entry: CallEntry) -> list[CallEntry]:
+        """Be notified that a row's call is over; return the rows that waited for it."""
         if entry.cache_key is None:
             return []
-        (key,) = entry.cache_key
-        self._results.put(key, result, self._clock.monotonic())
-        return self._leave(entry)
-
-    def fail(self, entry: CallEntry) -> list[CallEntry]:
-        """Be notified that a row has no result; return the rows that waited for it."""
-        return [] if entry.cache_key is None else self._leave(entry)
-
-    def _leave(self, entry: CallEntry) -> list[CallEntry]:
-        assert entry.cache_key is not None, "only the row that makes the call leaves"
         (key,) = entry.cache_key
         entry.cache_key = None
         return self._followers.pop(key, [])
@@ -364,7 +361,7 @@ class RowFlow:
     def _on_failure(
         self, entry: CallEntry, error: BaseException, attempts: int
     ) -> None:
-        followers = self._shared.fail(entry) if self._shared else ()
+        followers = self._shared.leave(entry) if self._shared else ()
         self._give_up(entry, error, attempts)
         for follower in followers:
             self._give_up(follower, error, attempts)

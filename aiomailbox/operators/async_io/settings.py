@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final, Literal, Protocol
+from operator import itemgetter
+from typing import Any, Final, Literal
 from zlib import crc32
 
 import msgspec
@@ -239,12 +240,6 @@ _encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
 _FINGERPRINT: Final = struct.Struct("<II")
 
 
-class HasIdentity(Protocol):
-    """A row of a call."""
-
-    identity: Identity | None
-
-
 class AsyncCall:
     """Facts about a call of an async function; see `current_call`.
 
@@ -254,7 +249,7 @@ class AsyncCall:
 
     __slots__ = ("_rows", "_scope", "attempt")
 
-    def __init__(self, scope: str, rows: Sequence[HasIdentity], attempt: int) -> None:
+    def __init__(self, scope: str, rows: Sequence[Any], attempt: int) -> None:
         self._scope = scope
         self._rows = rows
         self.attempt: int = attempt
@@ -289,7 +284,7 @@ class AsyncCall:
 
 
 # The parts of an `AsyncCall`: few functions ask for it.
-_current: ContextVar[tuple[str, Sequence[HasIdentity], int]] = ContextVar("call")
+_current: ContextVar[tuple[str, Sequence[Any], int]] = ContextVar("call")
 
 
 def current_call() -> AsyncCall:
@@ -319,7 +314,7 @@ def current_call() -> AsyncCall:
         ) from None
 
 
-def announce(scope: str, rows: Sequence[HasIdentity], attempt: int) -> None:
+def announce(scope: str, rows: Sequence[Any], attempt: int) -> None:
     """Say which call comes next in this task; see `AsyncCall`."""
     _current.set((scope, rows, attempt))
 
@@ -395,7 +390,8 @@ def _canonical(value: Any) -> Any:
     kind = type(value)
     if kind is dict:
         pairs = [(_encode(_canonical(key)), key) for key in value]
-        return [[one, _canonical(value[key])] for one, key in sorted(pairs, key=_first)]
+        pairs.sort(key=itemgetter(0))
+        return [[one, _canonical(value[key])] for one, key in pairs]
     if kind is set or kind is frozenset:
         return sorted(_encode(_canonical(item)) for item in value)
     if kind is list or kind is tuple:
@@ -405,10 +401,6 @@ def _canonical(value: Any) -> Any:
     except (TypeError, OverflowError, UnicodeEncodeError):
         return ObjectSerializer().encode(value)
     return value
-
-
-def _first(pair: tuple[bytes, Any]) -> bytes:
-    return pair[0]
 
 
 def _idempotency_key(scope: str, identity: Any) -> str:

@@ -215,12 +215,6 @@ class CallSpans:
         span.end()
 
 
-def spans_of(context: RuntimeContext) -> CallSpans | None:
-    """Return what makes an operator's spans; None if the job wants none."""
-    carrier = context.trace_carrier
-    return None if carrier is None else CallSpans(context, carrier)
-
-
 # Makes calls: their attempts, timeouts, leases, waits and retries.
 #
 # Theory of operation: a call is attempted by a worker. Whatever happens first decides
@@ -288,7 +282,8 @@ class Caller:
         self._calls = metrics.counter("calls")
         self._retries = metrics.counter("retries")
         self._timeouts = metrics.counter("timeouts")
-        self._spans = spans_of(context)
+        carrier = context.trace_carrier
+        self._spans = None if carrier is None else CallSpans(context, carrier)
         self._has_told_of_wait = False
         self._answers = CallResults(function, settings, outcomes, context)
         self.pool: WorkerPool = WorkerPool(context, slots, self._attempt)
