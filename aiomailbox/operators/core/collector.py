@@ -357,14 +357,9 @@ class NotingCollector(Collector[OutT]):
 
     __slots__ = ()
 
-    @classmethod
-    def of(
-        cls, output: Output, place: str, warn: Callable[[str], None]
-    ) -> NotingCollector[Any]:
-        """Return one that tells of a function that changes what it has emitted."""
-        collector: NotingCollector[Any] = cls(output, place)
-        collector._noted = FirstResults(warn)
-        return collector
+    def __init__(self, output: Output, place: str, warn: Callable[[str], None]) -> None:
+        super().__init__(output, place)
+        self._noted = FirstResults(warn)
 
     def collect(self, value: OutT) -> None:
         """Note a result and take it."""

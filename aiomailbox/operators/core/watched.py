@@ -154,7 +154,7 @@ def collector_for(context: RuntimeContext, output: Output) -> Collector:
                 "before the old one is cleared or filled again",
             )
 
-        return NotingCollector.of(output, place, warn)
+        return NotingCollector(output, place, warn)
     # It would note each record twice: once when it is collected, once when it goes out.
     if isinstance(output, WatchedOutput):
         output = output.output

@@ -749,18 +749,17 @@ class SourceOperator(Operator):
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> Pending:
         """Tell the reader, if it wants to know, which checkpoint `snapshot` is for."""
-        prepare = getattr(self._reader, "prepare_snapshot", None)
-        if prepare is not None:
-            with self._naming("prepare_snapshot"):
-                prepare(checkpoint_id)
-        return None
+        return self._tell("prepare_snapshot", checkpoint_id)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> Pending:
         """Tell the reader, if it wants to know."""
-        notify = getattr(self._reader, "notify_checkpoint_complete", None)
-        if notify is not None:
-            with self._naming("notify_checkpoint_complete"):
-                notify(checkpoint_id)
+        return self._tell("notify_checkpoint_complete", checkpoint_id)
+
+    def _tell(self, hook: str, checkpoint_id: int) -> Pending:
+        tell = getattr(self._reader, hook, None)
+        if tell is not None:
+            with self._naming(hook):
+                tell(checkpoint_id)
         return None
 
     def snapshot_own(self) -> OperatorStateSnapshot:

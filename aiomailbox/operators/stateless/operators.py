@@ -9,7 +9,6 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, ClassVar
 
-from aiomailbox.errors import WrongTypeError
 from aiomailbox.eventtime.generators import (
     NoWatermarks,
     OutputGuard,
@@ -53,7 +52,6 @@ from aiomailbox.operators.core.user_code import (
     check_function,
     check_run_in,
     checkpoint_listener,
-    describe,
     is_async_callable,
     items_of,
     refuse_generator,
@@ -87,7 +85,7 @@ from aiomailbox.state.operator_state import OperatorStateSnapshot, Redistributio
 class AsyncStatelessOperator(Operator):
     """An ``async def`` function awaited for one record after the other.
 
-    Each result goes out before the next call, so order is kept and nothing is held
+    It is made by `stateless`, which has looked at the function. Each result goes out before the next call, so order is kept and nothing is held
     back; `map_async` runs many calls at once.
 
     Args:
@@ -97,8 +95,6 @@ class AsyncStatelessOperator(Operator):
         on_error: How to handle a record for which it raises.
 
     Raises:
-        WrongTypeError: If ``function`` is not asynchronous or cannot be called with
-            one argument.
         InvalidArgumentError: If an asynchronous generator is not used as flat_map.
 
     Example:
@@ -124,21 +120,12 @@ class AsyncStatelessOperator(Operator):
         on_error: OnError = fail,
     ) -> None:
         self.kind = kind
-        self.function: Callable[..., Any] = check_function(
-            function, "function", arity=1
-        )
+        self.function: Callable[..., Any] = function
         self.listener = checkpoint_listener(function)
         self.on_error: OnError = check_on_error(on_error)
-        gives = callable_kind(self.function)
-        if gives is CallableKind.SYNC:
-            raise WrongTypeError(
-                "function",
-                f"{describe(function)} is not asynchronous",
-                "Give an async def function.",
-            )
         self._piece_length = 1
         self._seen: RepeatedObjects | None = None
-        self._generates = gives is CallableKind.ASYNC_GENERATOR
+        self._generates = callable_kind(function) is CallableKind.ASYNC_GENERATOR
         if kind is not StageKind.FLAT_MAP:
             refuse_generator(function, "function", "Use it with flat_map.")
 
@@ -420,15 +407,9 @@ class FusedOperator(Operator):
         """Whether one of the operators does."""
         return any(part.acts_at_checkpoints for part in self.parts)
 
-    def notify_checkpoint_complete(self, checkpoint_id: int) -> Pending:
-        """Notify each of the operators."""
-        told = [(part, checkpoint_id) for part in self.parts if part.listener]
-        return in_turn(StatelessOperator.notify_checkpoint_complete, told)
-
-    def notify_checkpoint_aborted(self, checkpoint_id: int) -> Pending:
-        """Notify each of the operators."""
-        told = [(part, checkpoint_id) for part in self.parts if part.listener]
-        return in_turn(StatelessOperator.notify_checkpoint_aborted, told)
+    def _notify(self, hook: str, checkpoint_id: int) -> Pending:
+        told = [(part, hook, checkpoint_id) for part in self.parts if part.listener]
+        return in_turn(StatelessOperator._notify, told)
 
     def process_run(self, run: Run) -> Pending:
         """Apply all functions to each record and emit the results as one run."""
@@ -597,7 +578,9 @@ class TimestampsAndWatermarksOperator(Operator):
             # What a function of the user's has done cannot be undone: one call a record.
             return self._assign_each(assigner, run)
         try:
-            return _checked(assigner.timed(run))
+            timed = assigner.timed(run)
+            check_before_end_of_time(max(timed.timestamps or (), default=0))
+            return timed
         except USER_ERRORS:
             return self._assign_each(assigner, run)
 
@@ -633,9 +616,3 @@ class TimestampsAndWatermarksOperator(Operator):
     def _stop_ticks(self) -> None:
         if self._ticks is not None:
             self._ticks.stop()
-
-
-def _checked(run: Run) -> Run:
-    times = run.timestamps
-    check_before_end_of_time(max(times or (), default=0))
-    return run

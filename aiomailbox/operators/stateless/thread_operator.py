@@ -32,7 +32,6 @@ from aiomailbox.operators.core.operator import (
 from aiomailbox.operators.core.user_code import (
     UNDECIDED,
     UNMADE,
-    check_run_in,
     checkpoint_listener,
     items_of,
     refuse_unmade,
@@ -84,7 +83,6 @@ class ThreadOperator(Operator):
         *,
         on_error: OnError = fail,
     ) -> None:
-        check_run_in("thread", function)
         self.kind = kind
         self.function: Callable[..., Any] = stage_function(function, kind)
         self.listener = checkpoint_listener(function)

@@ -168,8 +168,6 @@ def test_a_sync_function_makes_a_sync_operator():
 def test_wrong_functions_are_refused_where_they_are_given():
     with pytest.raises(WrongTypeError, match="coroutine"):
         MapOperator(doubled)
-    with pytest.raises(WrongTypeError, match="not asynchronous"):
-        AsyncStatelessOperator(StageKind.MAP, abs)
     with pytest.raises(InvalidArgumentError, match="flat_map"):
         AsyncStatelessOperator(StageKind.MAP, counted)
     with pytest.raises(WrongTypeError, match="on_error"):
