@@ -48,7 +48,7 @@ class AlignmentGroup:
         on_report: Callable[[str, int], None] | None = None,
         on_moved: Callable[[int], None] | None = None,
     ) -> None:
-        self._max_drift_ms = max_drift_ms
+        self.max_drift_ms: int = max_drift_ms
         self._on_report = on_report
         self._on_moved = on_moved
         self._moved_to_ms = MAX_TIMESTAMP
@@ -75,7 +75,7 @@ class AlignmentGroup:
         """Return the watermark up to which readers may go; MAX if none reported."""
         # No reader has reported yet: a limit would stop sources that have not begun.
         lowest = min(self._reported.values(), default=MAX_TIMESTAMP)
-        return min(lowest + self._max_drift_ms, self.outer_limit_ms)
+        return min(lowest + self.max_drift_ms, self.outer_limit_ms)
 
 
 class AlignmentGroups:
@@ -104,7 +104,7 @@ class AlignmentGroups:
     ) -> None:
         self._on_report = on_report
         self._on_moved = on_moved
-        self._groups: dict[str, tuple[int, AlignmentGroup]] = {}
+        self._groups: dict[str, AlignmentGroup] = {}
         # Also of groups that no source here has named yet: a limit is sent once.
         self._outer_limits: dict[str, int] = {}
 
@@ -115,34 +115,33 @@ class AlignmentGroups:
             InvalidArgumentError: If others of the group named another drift.
         """
         name, drift_ms = config.group, config.max_drift_ms
-        known = self._groups.get(name)
-        if known is None:
+        group = self._groups.get(name)
+        if group is None:
             report, moved = self._on_report, self._on_moved
-            group = AlignmentGroup(
+            group = self._groups[name] = AlignmentGroup(
                 drift_ms,
                 None if report is None else partial(report, config),
                 None if moved is None else partial(moved, name),
             )
             group.outer_limit_ms = self._outer_limits.get(name, MAX_TIMESTAMP)
-            known = self._groups[name] = (drift_ms, group)
-        if known[0] != drift_ms:
+        if group.max_drift_ms != drift_ms:
             raise InvalidArgumentError(
                 "max_drift",
-                f"sources of the alignment group {name!r} have {known[0]} "
+                f"sources of the alignment group {name!r} have {group.max_drift_ms} "
                 f"ms and {drift_ms} ms",
                 "Use one value for all of them.",
             )
-        return known[1]
+        return group
 
     def on_limit(self, name: str, limit_ms: int) -> None:
         """Take a group's limit from elsewhere."""
         self._outer_limits[name] = limit_ms
         if name in self._groups:
-            self._groups[name][1].outer_limit_ms = limit_ms
+            self._groups[name].outer_limit_ms = limit_ms
 
     def limits(self) -> dict[str, int]:
         """Return the limits that are in force, for who has heard of none."""
-        return {name: group.limit() for name, (_, group) in self._groups.items()}
+        return {name: group.limit() for name, group in self._groups.items()}
 
 
 class AlignedReader:

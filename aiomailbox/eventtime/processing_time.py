@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 from aiomailbox.errors import UsageError
 
@@ -83,35 +83,10 @@ class NoTimers:
         """Return wall-clock time, integer milliseconds since the epoch."""
         return self._service.current_processing_time()
 
-    def register_timer(
-        self, timestamp_ms: int, callback: ProcessingTimeCallback
-    ) -> NoReturn:
-        """Refuse.
-
-        Raises:
-            UsageError: Always; says why.
-        """
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise UsageError(self._reason)
 
-    def schedule_at_fixed_rate(
-        self, callback: ProcessingTimeCallback, initial_delay_ms: int, period_ms: int
-    ) -> NoReturn:
-        """Refuse.
-
-        Raises:
-            UsageError: Always; says why.
-        """
-        raise UsageError(self._reason)
-
-    def schedule_with_fixed_delay(
-        self, callback: ProcessingTimeCallback, initial_delay_ms: int, delay_ms: int
-    ) -> NoReturn:
-        """Refuse.
-
-        Raises:
-            UsageError: Always; says why.
-        """
-        raise UsageError(self._reason)
+    register_timer = schedule_at_fixed_rate = schedule_with_fixed_delay = _refuse
 
     def quiesce(self) -> Awaitable[None]:
         """Start no further callback; awaiting waits for the one that is running."""

@@ -9,6 +9,7 @@ beside the panes, so that it needs no watermark to tell what has fired.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -338,7 +339,7 @@ class PanedAggregateOperator(TumblingAggregateOperator):
         ending = self._ending
         rest = None if ending is None else (ending.start, ending.snapshot())
         snapshots = self._open.snapshot(), self._fired.snapshot(), panes
-        unshared = _once(lambda: self._unshared(*snapshots, rest))
+        unshared = functools.cache(lambda: self._unshared(*snapshots, rest))
         if self._failures.may_fail:
             # What cannot be merged is reported, by the operator itself.
             unshared()
@@ -552,18 +553,6 @@ class PanedAggregateOperator(TumblingAggregateOperator):
             offset=self._offset,
             last=last,
         )
-
-
-def _once(function: Callable[[], _Both]) -> Callable[[], _Both]:
-    """Return a function that calls another one when it is first called."""
-    found: list[_Both] = []
-
-    def call() -> _Both:
-        if not found:
-            found.append(function())
-        return found[0]
-
-    return call
 
 
 def _revived(fired: Contents | None, found: Contents) -> Contents:

@@ -313,17 +313,10 @@ class NoTimerService(TimerService):
         super().__init__(timers, context)
         self._problem = problem
 
-    def register_event_time_timer(
-        self, at: int | datetime | None = None, *, after: timedelta | None = None
-    ) -> NoReturn:
-        """Raise `StateError`: nothing would handle the timer."""
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise StateError(self._problem)
 
-    def register_processing_time_timer(
-        self, at: int | datetime | None = None, *, after: timedelta | None = None
-    ) -> NoReturn:
-        """Raise `StateError`: nothing would handle the timer."""
-        raise StateError(self._problem)
+    register_event_time_timer = register_processing_time_timer = _refuse
 
 
 class KeyedProcessContext(ProcessContext, Generic[KeyT]):

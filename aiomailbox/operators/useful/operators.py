@@ -13,6 +13,7 @@ from aiomailbox.durations import above_zero, duration_ms
 from aiomailbox.errors import BufferFullError, RejectedMailError
 from aiomailbox.eventtime.processing_time import TimerHandle
 from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.event_progress import emit_progress
 from aiomailbox.operators.core.fields import field_or_function, why_rows
 from aiomailbox.operators.core.operator import (
     Operator,
@@ -172,10 +173,9 @@ class BatchOperator(Operator):
         held = self._held_watermark
         # What is left of the last run came after the watermark.
         self._held_watermark = None
-        return pending if held is None else then(pending, self._watermark, held)
-
-    def _watermark(self, timestamp_ms: int) -> Pending:
-        return self.output.emit_watermark(timestamp_ms)
+        if held is None:
+            return pending
+        return then(pending, self.output.emit_watermark, held)
 
     def _arm(self, due: int | None = None) -> None:
         if self.within_ms is None:
@@ -240,7 +240,7 @@ class BufferOperator(Operator):
         self.policy = policy
         self._records: deque[tuple[Any, int]] = deque()
         # With the number of the record that follows each.
-        self._controls: deque[tuple[int, int | WatermarkStatus]] = deque()
+        self._controls: deque[tuple[int, Watermark | WatermarkStatus]] = deque()
         # Numbers go on over the whole run, so that controls keep their place as records
         # go.
         self._first = 0
@@ -262,9 +262,9 @@ class BufferOperator(Operator):
         for number, record in enumerate(self._records, self._first):
             # Controls stand before the record with their number.
             while controls and controls[0][0] <= number:
-                elements.append(_element(controls.popleft()[1]))
+                elements.append(controls.popleft()[1])
             elements.append(record)
-        elements += [_element(control) for _, control in controls]
+        elements += [control for _, control in controls]
         return with_held_elements(super().snapshot_own(), elements)
 
     def restore_own(self, own: OperatorStateSnapshot) -> None:
@@ -273,8 +273,6 @@ class BufferOperator(Operator):
             if isinstance(element, tuple):
                 value, stamp = element
                 self._records.append((value, MIN_TIMESTAMP if stamp is None else stamp))
-            elif isinstance(element, Watermark):
-                self._put_control(element.timestamp_ms)
             else:
                 self._put_control(element)
 
@@ -292,7 +290,7 @@ class BufferOperator(Operator):
 
     def pass_watermark(self, timestamp_ms: int) -> Pending:
         """Pass the watermark on after the records before it."""
-        self._put_control(timestamp_ms)
+        self._put_control(Watermark(timestamp_ms))
         return self._drain()
 
     def process_status(self, status: WatermarkStatus) -> Pending:
@@ -322,21 +320,19 @@ class BufferOperator(Operator):
             self._merge_controls()
         self._records.append(record)
 
-    def _put_control(self, control: int | WatermarkStatus) -> None:
+    def _put_control(self, control: Watermark | WatermarkStatus) -> None:
         self._controls.append((self._first + len(self._records), control))
         if len(self._controls) > 1:
-            (place, before), (after, _) = self._controls[-2], self._controls[-1]
+            place, before = self._controls[-2]
             # Only next to each other: a status in between belongs where it is.
-            if place == after and isinstance(before, int) and isinstance(control, int):
+            if place == self._controls[-1][0] and _are_watermarks(before, control):
                 del self._controls[-2]
 
     def _merge_controls(self) -> None:
         """Let watermarks that nothing holds back any more become one."""
         controls = self._controls
         while len(controls) > 1 and controls[1][0] <= self._first:
-            if not isinstance(controls[0][1], int) or not isinstance(
-                controls[1][1], int
-            ):
+            if not _are_watermarks(controls[0][1], controls[1][1]):
                 return
             controls.popleft()
 
@@ -345,7 +341,8 @@ class BufferOperator(Operator):
         while True:
             # Also without room: controls take none, and nothing is before these.
             while self._controls and self._controls[0][0] <= self._first:
-                self._emit_control(self._controls.popleft()[1])
+                _, control = self._controls.popleft()
+                self._done(emit_progress(self.output, (control,)))
             if not self._records:
                 return None
             if not self.output.availability.available:
@@ -362,12 +359,6 @@ class BufferOperator(Operator):
                 ListRun([value], None if stamp == MIN_TIMESTAMP else [stamp])
             )
         )
-
-    def _emit_control(self, control: int | WatermarkStatus) -> None:
-        if isinstance(control, int):
-            self._done(self.output.emit_watermark(control))
-        else:
-            self._done(self.output.emit_status(control))
 
     def _done(self, pending: Pending) -> None:
         # The operator is alone in its task, and writers never have to wait.
@@ -396,8 +387,8 @@ class BufferOperator(Operator):
             self._drain()
 
 
-def _element(control: int | WatermarkStatus) -> Watermark | WatermarkStatus:
-    return Watermark(control) if isinstance(control, int) else control
+def _are_watermarks(*controls: Watermark | WatermarkStatus) -> bool:
+    return all(isinstance(control, Watermark) for control in controls)
 
 
 # Passes on the first record of each key.

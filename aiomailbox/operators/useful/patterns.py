@@ -396,7 +396,7 @@ class MatchOperator(StatefulOperator):
     def on_event_time(self, timer: Timer) -> Pending:
         """Take the records of this time, or forget what has expired."""
         if timer.namespace == _EXPIRY:
-            partials = unexpired(self._pattern, self._kept(), timer.timestamp)
+            partials = unexpired(self._pattern, self._partials.value(), timer.timestamp)
         else:
             # Only when time has passed it: all records of this time are here, in their
             # order.
@@ -412,7 +412,7 @@ class MatchOperator(StatefulOperator):
         """Match the records of one time; return what has begun then."""
         records = values_of(self._records.get(stamp, ()))
         self._records.remove(stamp)
-        partials = self._kept()
+        partials = self._partials.value()
         self._collector.timestamp = stamp
         for record in records:
             try:
@@ -431,9 +431,6 @@ class MatchOperator(StatefulOperator):
         if within is not None and any(one.start == stamp for one in partials):
             self._timers.register_event_time_timer(key, _EXPIRY, stamp + within)
         return partials
-
-    def _kept(self) -> tuple[Partial, ...]:
-        return self._partials.value()
 
     def _match(self, key: Any, match: Partial, end: int) -> Match:
         steps = self._pattern.steps
