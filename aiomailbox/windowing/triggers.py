@@ -336,7 +336,37 @@ class CountTrigger(Trigger):
         context.get_reducing(self.SEEN).clear()
 
 
-class PurgingTrigger(Trigger):
+class _WrappingTrigger(Trigger):
+    """The base of triggers that add something to what another one decides."""
+
+    def __init__(self, inner: Trigger) -> None:
+        check_type(inner, Trigger, "inner", "Give e.g. CountTrigger(10).", "a trigger")
+        self.inner: Trigger = inner
+
+    def on_event_time(
+        self, timestamp: int, window: Window, context: TriggerContext
+    ) -> TriggerResult:
+        """Ask the inner trigger, and add to what it decides."""
+        result = self.inner.on_event_time(timestamp, window, context)
+        check_result(result, self.inner, "on_event_time", window)
+        return self._after_timer(result, window, context)
+
+    def on_processing_time(
+        self, timestamp: int, window: Window, context: TriggerContext
+    ) -> TriggerResult:
+        """Ask the inner trigger, and add to what it decides."""
+        result = self.inner.on_processing_time(timestamp, window, context)
+        check_result(result, self.inner, "on_processing_time", window)
+        return self._after_timer(result, window, context)
+
+    @abstractmethod
+    def _after_timer(
+        self, result: TriggerResult, window: Window, context: TriggerContext
+    ) -> TriggerResult:
+        """Return what becomes of the inner trigger's decision about a timer."""
+
+
+class PurgingTrigger(_WrappingTrigger):
     """Purges the contents of a window whenever the inner trigger fires.
 
     Args:
@@ -345,9 +375,6 @@ class PurgingTrigger(Trigger):
     Concept:
         Flink, ``PurgingTrigger``.
     """
-
-    def __init__(self, inner: Trigger) -> None:
-        self.inner: Trigger = _check_inner(inner)
 
     @classmethod
     def of(cls, inner: Trigger) -> PurgingTrigger:
@@ -370,20 +397,9 @@ class PurgingTrigger(Trigger):
         check_result(result, self.inner, "on_element", value)
         return _purging(result)
 
-    def on_event_time(
-        self, timestamp: int, window: Window, context: TriggerContext
+    def _after_timer(
+        self, result: TriggerResult, window: Window, context: TriggerContext
     ) -> TriggerResult:
-        """Do what the inner trigger does, and purge with it."""
-        result = self.inner.on_event_time(timestamp, window, context)
-        check_result(result, self.inner, "on_event_time", window)
-        return _purging(result)
-
-    def on_processing_time(
-        self, timestamp: int, window: Window, context: TriggerContext
-    ) -> TriggerResult:
-        """Do what the inner trigger does, and purge with it."""
-        result = self.inner.on_processing_time(timestamp, window, context)
-        check_result(result, self.inner, "on_processing_time", window)
         return _purging(result)
 
     def on_merge(self, window: Window, context: TriggerContext) -> None:
@@ -395,7 +411,7 @@ class PurgingTrigger(Trigger):
         self.inner.clear(window, context)
 
 
-class ProcessingTimeoutTrigger(Trigger):
+class ProcessingTimeoutTrigger(_WrappingTrigger):
     """Fires as another trigger does, and when wall-clock time has passed a timeout.
 
     The timeout begins with the first record after a firing, so the last records of a
@@ -432,7 +448,7 @@ class ProcessingTimeoutTrigger(Trigger):
         reset_timer_on_new_record: bool = False,
         clear_on_timeout: bool = True,
     ) -> None:
-        self.inner: Trigger = _check_inner(inner)
+        super().__init__(inner)
         self.timeout_ms: int = check_count(timeout_ms, "timeout")
         self.reset_timer_on_new_record = reset_timer_on_new_record
         self.clear_on_timeout = clear_on_timeout
@@ -474,22 +490,6 @@ class ProcessingTimeoutTrigger(Trigger):
             context.register_processing_time_timer(due)
         return result
 
-    def on_event_time(
-        self, timestamp: int, window: Window, context: TriggerContext
-    ) -> TriggerResult:
-        """Fire, and purge if the inner trigger does."""
-        result = self.inner.on_event_time(timestamp, window, context)
-        check_result(result, self.inner, "on_event_time", window)
-        return self._fired(result, window, context)
-
-    def on_processing_time(
-        self, timestamp: int, window: Window, context: TriggerContext
-    ) -> TriggerResult:
-        """Fire, and purge if the inner trigger does."""
-        result = self.inner.on_processing_time(timestamp, window, context)
-        check_result(result, self.inner, "on_processing_time", window)
-        return self._fired(result, window, context)
-
     def clear(self, window: Window, context: TriggerContext) -> None:
         """Delete the timer, and what the inner trigger keeps."""
         state = context.get_value(self._DUE)
@@ -499,7 +499,7 @@ class ProcessingTimeoutTrigger(Trigger):
             state.clear()
         self.inner.clear(window, context)
 
-    def _fired(
+    def _after_timer(
         self, result: TriggerResult, window: Window, context: TriggerContext
     ) -> TriggerResult:
         if self.clear_on_timeout:
@@ -598,14 +598,14 @@ class DeltaTrigger(Trigger):
 
 def innermost(trigger: Trigger) -> Trigger:
     """Return the trigger that others wrap, which only add to what it decides."""
-    while isinstance(trigger, PurgingTrigger | ProcessingTimeoutTrigger):
+    while isinstance(trigger, _WrappingTrigger):
         trigger = trigger.inner
     return trigger
 
 
 def cuts_off_rest(trigger: Trigger) -> bool:
     """Say whether a trigger fires for full counts only, and `CountTrigger.SEEN` has the rest."""
-    while isinstance(trigger, PurgingTrigger | ProcessingTimeoutTrigger):
+    while isinstance(trigger, _WrappingTrigger):
         if (
             isinstance(trigger, ProcessingTimeoutTrigger)
             and not trigger.clear_on_timeout
@@ -625,11 +625,6 @@ def needs_live_clock(trigger: Trigger) -> bool:
         | ContinuousProcessingTimeTrigger
         | ProcessingTimeoutTrigger,
     )
-
-
-def _check_inner(inner: Trigger) -> Trigger:
-    check_type(inner, Trigger, "inner", "Give e.g. CountTrigger(10).", "a trigger")
-    return inner
 
 
 def _purging(result: TriggerResult) -> TriggerResult:

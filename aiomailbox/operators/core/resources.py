@@ -282,8 +282,4 @@ class FunctionHolder(Operator):
 def _ended(result: object) -> Pending:
     """Return what is to be awaited of what ``close`` returned; its value is dropped."""
     pending = pending_of(result)
-    return None if pending is None else _without_result(pending)
-
-
-async def _without_result(pending: Awaitable[Any]) -> None:
-    await pending
+    return None if pending is None else finished(pending)

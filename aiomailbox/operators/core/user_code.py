@@ -127,17 +127,11 @@ def users_line_of(frames: Iterable[FrameType]) -> str:
     Args:
         frames: Outermost first; no file is looked at.
     """
-    return users_line(
-        [
-            traceback.FrameSummary(
-                frame.f_code.co_filename,
-                frame.f_lineno,
-                frame.f_code.co_name,
-                lookup_line=False,
-            )
-            for frame in frames
-        ]
-    )
+    for frame in reversed([*frames]):
+        code = frame.f_code
+        if _is_users_frame(code.co_filename, code.co_name):
+            return f"{code.co_filename}:{frame.f_lineno}"
+    return ""
 
 
 def has_line(described: str) -> bool:
