@@ -113,7 +113,7 @@ class Fed:
         store = self.harness.context.keyed_state
         store.set_current_key("k")
         operator: Any = self.harness.operator
-        return operator._kept(), operator._records.items()
+        return operator._partials.value(), operator._records.items()
 
 
 @given(
