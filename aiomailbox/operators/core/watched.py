@@ -195,6 +195,17 @@ def repeated_objects(
     return RepeatedObjects(warn)
 
 
+class LookedAtOperator(Operator):
+    """The base of operators whose first results are looked at, if they are not watched."""
+
+    _seen: RepeatedObjects | None = None
+
+    def close(self) -> Pending:
+        if self._seen is not None:
+            self._seen.end()
+        return None
+
+
 class Verdicts:
     """The first verdicts of a filter, to see whether one is the text "false".
 

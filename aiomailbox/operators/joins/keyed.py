@@ -113,14 +113,12 @@ class PairFunction(ProcessJoinFunction):
         parameter: The argument it was given for.
     """
 
-    def __init__(
-        self, function: Callable[[Any, Any], Any], parameter: str = "function"
-    ) -> None:
+    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
         self.function: Callable[..., Any] = check_function(
-            function, parameter, arity=2, gets="left, right"
+            function, "function", arity=2, gets="left, right"
         )
         remedy = "Return one result, or use a ProcessJoinFunction."
-        refuse_generator(function, parameter, remedy, WrongTypeError)
+        refuse_generator(function, "function", remedy, WrongTypeError)
         self._is_async = callable_kind(function) is CallableKind.ASYNC
 
     def process_element(
@@ -144,7 +142,7 @@ def pair(left: Any, right: Any) -> tuple[Any, Any]:
     return left, right
 
 
-def check_join_function(function: Any, parameter: str = "function") -> Any:
+def check_join_function(function: Any) -> Any:
     """Return ``function`` in the form of `ProcessJoinFunction`.
 
     Raises:
@@ -152,10 +150,10 @@ def check_join_function(function: Any, parameter: str = "function") -> Any:
     """
     process = getattr(function, "process_element", None)
     if process is None:
-        return PairFunction(function, parameter)
-    refuse_undefined(process, parameter)
-    check_function(process, parameter, arity=4, gets="left, right, context, out")
-    refuse_generator(process, parameter, YIELDS, WrongTypeError)
+        return PairFunction(function)
+    refuse_undefined(process, "function")
+    check_function(process, "function", arity=4, gets="left, right, context, out")
+    refuse_generator(process, "function", YIELDS, WrongTypeError)
     return function
 
 

@@ -48,8 +48,6 @@ from aiomailbox.records.events import (
     MIN_TIMESTAMP,
     LatencyMarker,
     StopMode,
-    Watermark,
-    WatermarkStatus,
 )
 from aiomailbox.records.run import COLUMN_RUN_LENGTH_MAX, RUN_LENGTH_MAX, Run
 from aiomailbox.state.operator_state import OperatorStateSnapshot, RedistributionMode
@@ -348,6 +346,8 @@ class SplitOutputs:
 
     Attributes:
         emitted: The runs of the last poll, each with its split.
+        guard: The watermark emitted last, and what is to be emitted next.
+        combined: The watermarks of the splits.
     """
 
     def __init__(
@@ -360,23 +360,11 @@ class SplitOutputs:
         self.emitted: list[tuple[SplitProgress, Run]] = []
         self._strategy = strategy
         self._clock = clock
-        self._guard = OutputGuard()
-        self._multiplexer = WatermarkOutputMultiplexer(self._guard)
+        self.guard: OutputGuard = OutputGuard()
+        self.combined: WatermarkOutputMultiplexer = WatermarkOutputMultiplexer(
+            self.guard
+        )
         self._splits: dict[str, SplitProgress] = {}
-
-    @property
-    def watermark(self) -> int:
-        """The watermark emitted last, milliseconds."""
-        return self._guard.watermark
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether there are splits, and all of them are idle now."""
-        return self._multiplexer.is_idle
-
-    def split_watermarks(self) -> dict[str, int]:
-        """Return the watermark of each split, milliseconds."""
-        return self._multiplexer.split_watermarks()
 
     def assign(self, split_id: str) -> None:
         """Be notified of a split that the reader has got."""
@@ -393,7 +381,7 @@ class SplitOutputs:
     def release_split(self, split_id: str) -> None:
         """Let a split that ended no longer hold event time back."""
         self._splits.pop(split_id, None)
-        self._multiplexer.release_split(split_id)
+        self.combined.release_split(split_id)
 
     def emit_run(self, run: Run) -> None:
         """Take records of no split in particular."""
@@ -403,29 +391,17 @@ class SplitOutputs:
         """Let records of no split in particular hold event time back no more."""
         self._main().mark_idle()
 
-    def repeat(self) -> None:
-        """Say once more where event time is."""
-        self._guard.repeat()
-
-    def end(self) -> None:
-        """Let event time end."""
-        self._guard.emit_watermark(MAX_TIMESTAMP)
-
     def tick(self) -> None:
         """Let all generators look at the time."""
         for split in self._splits.values():
             split.tick()
 
-    def take_progress(self) -> list[Watermark | WatermarkStatus]:
-        """Return the watermarks and statuses since the last call, in order."""
-        return self._guard.take()
-
     def snapshot(self) -> tuple[list[SplitFacts], ProgressFacts]:
         """Return how far the splits are, and how far all of them together are."""
-        parts = self._multiplexer.snapshot()
+        parts = self.combined.snapshot()
         main = parts.pop(_NO_SPLIT, None)
         splits = [(split_id, *facts) for split_id, facts in parts.items()]
-        return splits, (self._guard.watermark, self._guard.is_idle, main)
+        return splits, (self.guard.watermark, self.guard.is_idle, main)
 
     def restore(self, splits: list[SplitFacts], progress: list[ProgressFacts]) -> None:
         """Take over what `snapshot` returned, here or in several subtasks.
@@ -437,18 +413,18 @@ class SplitOutputs:
         for split_id, watermark, is_idle in splits:
             # Others went to other subtasks, with their watermarks.
             if split_id in self._splits:
-                self._multiplexer.restore_split(split_id, watermark, is_idle=is_idle)
+                self.combined.restore_split(split_id, watermark, is_idle=is_idle)
         mains = [main for _, _, main in progress if main is not None]
         if mains:
             self._main()
             behind, _ = min(mains)
             is_idle = all(is_idle for _, is_idle in mains)
-            self._multiplexer.restore_split(_NO_SPLIT, behind, is_idle=is_idle)
+            self.combined.restore_split(_NO_SPLIT, behind, is_idle=is_idle)
         if progress:
-            self._guard.watermark = min(watermark for watermark, _, _ in progress)
-            self._guard.is_idle = all(is_idle for _, is_idle, _ in progress)
+            self.guard.watermark = min(watermark for watermark, _, _ in progress)
+            self.guard.is_idle = all(is_idle for _, is_idle, _ in progress)
             # None of them may be behind what has been emitted already.
-            self._multiplexer.restore(self._guard.watermark)
+            self.combined.restore(self.guard.watermark)
 
     def _main(self) -> SplitProgress:
         main = self._splits.get(_NO_SPLIT)
@@ -460,7 +436,7 @@ class SplitOutputs:
         return main
 
     def _register(self, split_id: str) -> SplitProgress:
-        output = self._multiplexer.register_split(split_id)
+        output = self.combined.register_split(split_id)
         generator = self._strategy.create_generator(self._clock)
         split = SplitProgress(split_id, generator, output, self.emitted)
         self._splits[split_id] = split
@@ -575,16 +551,16 @@ class SourceOperator(Operator):
     @property
     def watermark(self) -> int:
         """The watermark emitted last, milliseconds; `MIN_TIMESTAMP` before the first."""
-        return MIN_TIMESTAMP if self._reader is None else self._outputs.watermark
+        return MIN_TIMESTAMP if self._reader is None else self._outputs.guard.watermark
 
     @property
     def is_idle(self) -> bool:
         """Whether all splits are idle."""
-        return self._reader is not None and self._outputs.is_idle
+        return self._reader is not None and self._outputs.combined.is_idle
 
     def split_watermarks(self) -> dict[str, int]:
         """Return the watermark of each split, milliseconds."""
-        return {} if self._reader is None else self._outputs.split_watermarks()
+        return {} if self._reader is None else self._outputs.combined.split_watermarks()
 
     def limit_runs(self, records_max: int) -> None:
         """Ask the reader for runs of at most so many records from now on.
@@ -732,13 +708,13 @@ class SourceOperator(Operator):
 
     def repeat_progress(self) -> Pending:
         """Emit once more how far event time had come, and which status it has."""
-        self._outputs.repeat()
+        self._outputs.guard.repeat()
         return self._emit_progress()
 
     def emit_max_watermark(self) -> Pending:
         """End event time: ACTIVE if the source is idle, then the last watermark."""
         self._stop_timers()
-        self._outputs.end()
+        self._outputs.guard.emit_watermark(MAX_TIMESTAMP)
         return self._emit_progress()
 
     @property
@@ -817,14 +793,16 @@ class SourceOperator(Operator):
         # After the records: their watermark must not overtake them.
         split.follow(run)
         if self._alignment is not None:
-            self._alignment.on_run(len(run), self._outputs.watermark)
-            self._alignment.pause_splits(self.reader, self._outputs.split_watermarks())
+            self._alignment.on_run(len(run), self._outputs.guard.watermark)
+            self._alignment.pause_splits(
+                self.reader, self._outputs.combined.split_watermarks()
+            )
         if pending is None:
             return self._emit_progress()
         return then(pending, self._emit_progress)
 
     def _emit_progress(self) -> Pending:
-        progress = self._outputs.take_progress()
+        progress = self._outputs.guard.take()
         return emit_progress(self.output, progress) if progress else None
 
     @property
@@ -834,8 +812,10 @@ class SourceOperator(Operator):
     def _align(self) -> None:
         assert self._alignment is not None, "only an aligned source reports"
         outputs = self._outputs
-        self._alignment.report(outputs.watermark, is_idle=outputs.is_idle)
-        self._alignment.pause_splits(self.reader, outputs.split_watermarks())
+        self._alignment.report(
+            outputs.guard.watermark, is_idle=outputs.combined.is_idle
+        )
+        self._alignment.pause_splits(self.reader, outputs.combined.split_watermarks())
 
     def _end_alignment(self) -> None:
         if self._alignment is not None:

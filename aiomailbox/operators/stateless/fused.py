@@ -582,14 +582,13 @@ class FusedLoop:
     def _iterable(self, stage: int, results: Any) -> Any:
         if type(results) is CoroutineType:
             self._wrong(stage, results, [])
+        function = self.stages[stage].function
         if not hasattr(results, "__iter__") and not hasattr(results, "__getitem__"):
-            name = describe(self.stages[stage].function)
             self._raise_record_type(
                 stage,
-                f"{name} returned {results!r}, which is not iterable",
+                f"{describe(function)} returned {results!r}, which is not iterable",
                 "Return a list (an empty one for no records) or write a generator.",
             )
-        function = self.stages[stage].function
         if is_one_record(results):
             problem, remedy = taken_apart(results)
             returned = f"{describe(function)} returned {problem}"

@@ -34,7 +34,6 @@ from aiomailbox.operators.core.failures import (
     fail,
 )
 from aiomailbox.operators.core.fields import RecordFields
-from aiomailbox.operators.core.mutations import RepeatedObjects
 from aiomailbox.operators.core.operator import (
     Operator,
     Output,
@@ -59,6 +58,7 @@ from aiomailbox.operators.core.user_code import (
     refuse_unmade,
 )
 from aiomailbox.operators.core.watched import (
+    LookedAtOperator,
     noted,
     repeated_objects,
     watched_function,
@@ -82,7 +82,7 @@ from aiomailbox.state.operator_state import OperatorStateSnapshot, Redistributio
 
 
 # Map, filter and flat_map with ``async def`` functions, one record at a time.
-class AsyncStatelessOperator(Operator):
+class AsyncStatelessOperator(LookedAtOperator):
     """An ``async def`` function awaited for one record after the other.
 
     It is made by `stateless`, which has looked at the function. Each result goes out before the next call, so order is kept and nothing is held
@@ -124,7 +124,6 @@ class AsyncStatelessOperator(Operator):
         self.listener = checkpoint_listener(function)
         self.on_error: OnError = check_on_error(on_error)
         self._piece_length = 1
-        self._seen: RepeatedObjects | None = None
         self._generates = callable_kind(function) is CallableKind.ASYNC_GENERATOR
         if kind is not StageKind.FLAT_MAP:
             refuse_generator(function, "function", "Use it with flat_map.")
@@ -133,11 +132,6 @@ class AsyncStatelessOperator(Operator):
         self._failures = RecordFailures(self, self.function)
         if self.kind is not StageKind.FILTER:
             self._seen = repeated_objects(self.context, self.function)
-        return None
-
-    def close(self) -> Pending:
-        if self._seen is not None:
-            self._seen.end()
         return None
 
     def may_leave_rest(self, index: int) -> bool:

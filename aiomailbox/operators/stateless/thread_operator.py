@@ -19,13 +19,11 @@ from aiomailbox.operators.core.failures import (
     check_on_error,
     fail,
 )
-from aiomailbox.operators.core.mutations import RepeatedObjects
 from aiomailbox.operators.core.operator import (
     BlockCause,
     Blocked,
     OpenCall,
     OpenCalls,
-    Operator,
     Pending,
     finished,
 )
@@ -38,7 +36,11 @@ from aiomailbox.operators.core.user_code import (
     shortened,
     users_line_of,
 )
-from aiomailbox.operators.core.watched import repeated_objects, watched_function
+from aiomailbox.operators.core.watched import (
+    LookedAtOperator,
+    repeated_objects,
+    watched_function,
+)
 from aiomailbox.operators.stateless.fused import StageKind, stage_function
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
 from aiomailbox.threads import ThreadTurns, frames_stay
@@ -47,7 +49,7 @@ from aiomailbox.threads import ThreadTurns, frames_stay
 _PIECE_S: Final = 0.005
 
 
-class ThreadOperator(Operator):
+class ThreadOperator(LookedAtOperator):
     """A synchronous function that blocks, called in a thread for each record.
 
     Calls of one operator follow each other, in order, so that the function needs no lock.
@@ -89,7 +91,6 @@ class ThreadOperator(Operator):
         self.on_error: OnError = check_on_error(on_error)
         self._turns = ThreadTurns()
         self._piece: _Piece | None = None
-        self._seen: RepeatedObjects | None = None
 
     def open(self) -> Pending:
         self._failures = RecordFailures(self, self.function)
@@ -98,11 +99,6 @@ class ThreadOperator(Operator):
             self.function = watched_function(self.function, check)
         if self.kind is not StageKind.FILTER:
             self._seen = repeated_objects(self.context, self.function)
-        return None
-
-    def close(self) -> Pending:
-        if self._seen is not None:
-            self._seen.end()
         return None
 
     def may_leave_rest(self, index: int) -> bool:

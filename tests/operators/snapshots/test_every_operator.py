@@ -49,6 +49,7 @@ BASES = {
     "FunctionOperator",
     "KeyedFunctionOperator",
     "KeyedJoinOperator",
+    "LookedAtOperator",
     "RollingOperator",
     "StatefulOperator",
     "StatelessOperator",
