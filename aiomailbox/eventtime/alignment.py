@@ -168,7 +168,7 @@ class AlignedReader:
 
     def __init__(self, clock: RelativeClock) -> None:
         self._clock = clock
-        self._limit = MAX_TIMESTAMP
+        self.limit: int = MAX_TIMESTAMP
         self._is_idle = False
         self._is_ended = False
         self.watermark: int = MIN_TIMESTAMP
@@ -191,7 +191,7 @@ class AlignedReader:
 
     def on_limit(self, limit_ms: int) -> None:
         """Take the limit of the group."""
-        self._limit = limit_ms
+        self.limit = limit_ms
         self._look()
 
     def mark_idle(self) -> None:
@@ -209,7 +209,7 @@ class AlignedReader:
 
     def _look(self) -> None:
         # Strictly below: exactly at the limit a reader may go on, as in Flink.
-        must_wait = self._limit < self.watermark and not self._is_ended
+        must_wait = self.limit < self.watermark and not self._is_ended
         if must_wait and self.availability.available:
             self.availability.reset()
             self._clock.pause()

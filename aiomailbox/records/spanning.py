@@ -99,11 +99,12 @@ class SpillFile:
         directory: Where; None for the system's place for temporary files.
 
     Example:
-        >>> with SpillFile() as file:
-        ...     file.append(b"large ")
-        ...     file.append(b"record")
-        ...     bytes(file.content())
+        >>> file = SpillFile()
+        >>> file.append(b"large ")
+        >>> file.append(b"record")
+        >>> bytes(file.content())
         b'large record'
+        >>> file.close()
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
@@ -115,12 +116,6 @@ class SpillFile:
         )
         self._map: mmap.mmap | None = None
         self.size_bytes: int = 0
-
-    def __enter__(self) -> SpillFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def append(self, data: bytes | bytearray | memoryview) -> None:
         """Write bytes at the end."""

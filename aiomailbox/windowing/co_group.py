@@ -125,11 +125,9 @@ class CoGroupFunction(ApplyFunction):
         [(['a'], ['A']), ([], ['b'])]
     """
 
-    def __init__(self, function: Callable[[list[Any], list[Any]], Any]) -> None:
-        self.function: Callable[..., Any] = check_function(
-            function, "function", arity=2, gets="first records, second records"
-        )
-        self._kind = callable_kind(function)
+    parameter = "function"
+    gets = "first records, second records"
+    arity = 2
 
     def process(
         self, key: Any, context: Any, elements: list[Sided], out: Any

@@ -288,7 +288,7 @@ class WindowContents:
 
     def __init__(self, descriptor: StateDescriptor) -> None:
         self._descriptor = descriptor
-        self._table: NamespacedTable
+        self.table: NamespacedTable
         self._log: UndoLog | None = None
 
     def bind(self, store: KeyedStateStore, log: UndoLog | None = None) -> None:
@@ -296,7 +296,7 @@ class WindowContents:
 
         What `put` and `clear` change is not noted.
         """
-        self._table = store.namespaced(self._descriptor)
+        self.table = store.namespaced(self._descriptor)
         self._log = log
 
     def expect(self, store: KeyedStateStore) -> None:
@@ -309,21 +309,9 @@ class WindowContents:
         """Add a record."""
         raise TypeError(f"{type(self).__name__} does not define add")
 
-    def get(self, key: Any, window: Window) -> Any:
-        """Return what is held, or None."""
-        return self._table.get(key, window)
-
     def elements(self, content: Any) -> list[Any]:
         """Return what is held as a new list: the records, or the accumulator."""
         raise TypeError(f"{type(self).__name__} does not define elements")
-
-    def put(self, key: Any, window: Window, content: Any) -> None:
-        """Replace what is held."""
-        self._table.put(key, window, content)
-
-    def clear(self, key: Any, window: Window) -> None:
-        """Forget what is held."""
-        self._table.remove(key, window)
 
     def merge(self, key: Any, target: Window, sources: Sequence[Window]) -> Pending:
         """Move what other windows hold into one."""
@@ -336,20 +324,20 @@ class WindowContents:
         held: list[Any] = []
         # The target first: of what merging cannot reorder, the oldest comes first.
         for window in (target, *sources):
-            content = self._table.get(key, window)
+            content = self.table.get(key, window)
             if self._log is not None:
                 self._log.note(self._put_back, key, window, content)
             if content is not None:
                 held.append(content)
                 if window != target:
-                    self._table.remove(key, window)
+                    self.table.remove(key, window)
         return held
 
     def _put_back(self, key: Any, window: Window, content: Any) -> None:
         if content is None:
-            self._table.remove(key, window)
+            self.table.remove(key, window)
         else:
-            self._table.put(key, window, content)
+            self.table.put(key, window, content)
 
 
 class AccumulatedContents(WindowContents):
@@ -376,13 +364,13 @@ class AccumulatedContents(WindowContents):
         """Add a record to the accumulator."""
         if self.is_async:
             return self._add_awaited(key, window, value)
-        held = self._table.get(key, window)
+        held = self.table.get(key, window)
         # Noted before it changes: what has to be undone must be known before it can
         # fail.
         if self._log is not None:
             self._note(self._log, key, window, value, held)
         accumulator = self._aggregate.create_accumulator() if held is None else held
-        self._table.put(key, window, self._aggregate.add(value, accumulator))
+        self.table.put(key, window, self._aggregate.add(value, accumulator))
         return None
 
     def elements(self, content: Any) -> list[Any]:
@@ -397,36 +385,36 @@ class AccumulatedContents(WindowContents):
             merged = held[0]
             for other in held[1:]:
                 merged = self._aggregate.merge(merged, other)
-            self._table.put(key, target, merged)
+            self.table.put(key, target, merged)
         return None
 
     async def _add_awaited(self, key: Any, window: Window, value: Any) -> None:
-        held = accumulator = self._table.get(key, window)
+        held = accumulator = self.table.get(key, window)
         if self._log is not None:
             self._note(self._log, key, window, value, held)
         if held is None:
             accumulator = await awaited(self._aggregate.create_accumulator())
         added = await awaited(self._aggregate.add(value, accumulator))
-        self._table.put(key, window, added)
+        self.table.put(key, window, added)
 
     async def _merge_awaited(self, key: Any, target: Window, held: list[Any]) -> None:
         if held:
             merged = held[0]
             for other in held[1:]:
                 merged = await awaited(self._aggregate.merge(merged, other))
-            self._table.put(key, target, merged)
+            self.table.put(key, target, merged)
 
     def _note(
         self, log: UndoLog, key: Any, window: Window, value: Any, held: Any
     ) -> None:
         if held is None:
-            log.note(self._table.remove, key, window)
+            log.note(self.table.remove, key, window)
         else:
             mark = self._aggregate.mark(value, held)
             log.note(self._reset, key, window, held, mark)
 
     def _reset(self, key: Any, window: Window, held: Any, mark: Any) -> None:
-        self._table.put(key, window, self._aggregate.reset(held, mark))
+        self.table.put(key, window, self._aggregate.reset(held, mark))
 
 
 class ListedContents(WindowContents):
@@ -445,14 +433,14 @@ class ListedContents(WindowContents):
     ) -> Pending:
         """Append a record."""
         record = StreamRecord(value, timestamp) if self._with_timestamps else value
-        records = self._table.get(key, window)
+        records = self.table.get(key, window)
         if self._log is not None:
             self._log.note(self._remove_last, key, window)
         if records is None:
-            self._table.put(key, window, [record])
+            self.table.put(key, window, [record])
         else:
             records.append(record)
-            self._table.put(key, window, records)
+            self.table.put(key, window, records)
         return None
 
     def elements(self, content: Any) -> list[Any]:
@@ -465,10 +453,10 @@ class ListedContents(WindowContents):
         held = self._take_out(key, target, sources)
         if held:
             merged = [record for records in held for record in records]
-            self._table.put(key, target, merged)
+            self.table.put(key, target, merged)
         return None
 
     def _remove_last(self, key: Any, window: Window) -> None:
-        records = self._table.get(key, window)
+        records = self.table.get(key, window)
         records.pop()
         self._put_back(key, window, records or None)

@@ -195,14 +195,15 @@ class ApplyFunction(ProcessWindowFunction):
     """
 
     verb: ClassVar[str] = "apply"
+    # What the function is called in errors, and what it gets.
+    parameter: ClassVar[str] = "window_function"
+    gets: ClassVar[str] = "key, window, records"
+    arity: ClassVar[int] = 3
     _has_looked = False
 
-    def __init__(self, function: Callable[..., Any], *, arity: int = 3) -> None:
+    def __init__(self, function: Callable[..., Any]) -> None:
         self.function: Callable[..., Any] = check_function(
-            function,
-            "window_function" if arity == 3 else "function",
-            arity=arity,
-            gets="key, window, records" if arity == 3 else "",
+            function, self.parameter, arity=self.arity, gets=self.gets
         )
         self._kind = callable_kind(function)
 

@@ -587,7 +587,7 @@ class WindowOperator(FunctionHolder, StatefulOperator):
     ) -> Pending:
         pending = self._fire(key, window, state_window) if result.is_fire else None
         if result.is_purge:
-            return then(pending, self._contents.clear, key, state_window)
+            return then(pending, self._contents.table.remove, key, state_window)
         return pending
 
     def _skip(self, value: Any, stamp: int | None) -> None:
@@ -677,7 +677,7 @@ class WindowOperator(FunctionHolder, StatefulOperator):
     def _clear(self, key: Any, window: Any, state_window: Any) -> Pending:
         """Forget everything about a window."""
         self._enter(key)
-        self._contents.clear(key, state_window)
+        self._contents.table.remove(key, state_window)
         if self._is_merging:
             mapping = mapping_of(self._merging_table, key)
             windows = MergingWindowSet(self._assigner, mapping)
@@ -707,7 +707,7 @@ class WindowOperator(FunctionHolder, StatefulOperator):
     # None: nothing was added since it was purged, and then nothing is emitted.
     def _fire(self, key: Any, window: Any, state_window: Any) -> Pending:
         """Emit what a window holds; if that fails, the firing is over all the same."""
-        content = self._contents.get(key, state_window)
+        content = self._contents.table.get(key, state_window)
         if content is None:
             return None
         mark = None if self._log is None else self._collector.hold()
@@ -805,9 +805,9 @@ class WindowOperator(FunctionHolder, StatefulOperator):
 
     def _keep_records(self, key: Any, state_window: Any, records: list[Any]) -> None:
         if records:
-            self._contents.put(key, state_window, records)
+            self._contents.table.put(key, state_window, records)
         else:
-            self._contents.clear(key, state_window)
+            self._contents.table.remove(key, state_window)
 
     def _enter(self, key: Any) -> None:
         self.context.keyed_state.set_current_key(key)

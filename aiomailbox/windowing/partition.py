@@ -177,9 +177,9 @@ class _OfRecords(ApplyFunction):
     """A function of the records of a partition."""
 
     verb = "map_partition"
-
-    def __init__(self, function: Callable[[list[Any]], Any]) -> None:
-        super().__init__(function, arity=1)
+    parameter = "function"
+    gets = ""
+    arity = 1
 
     def process(
         self, key: Any, context: Any, elements: list[Any], out: Any, /

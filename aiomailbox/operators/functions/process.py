@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final, Generic
+from typing import Any, ClassVar, Generic
 
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.eventtime.timers import Timer
@@ -656,11 +656,18 @@ class KeyedBroadcastProcessFunction(
         return None
 
 
-# The methods of both inputs.
-_METHODS: Final = ("process_element", "process_broadcast_element")
+class BroadcastOperator(CoFunctionOperator):
+    """The base of operators whose second input is the broadcast one."""
+
+    methods = ("process_element", "process_broadcast_element")
+    _descriptors: Sequence[MapStateDescriptor]
+
+    def may_leave_rest(self, index: int) -> bool:
+        """Whether it may leave the rest of a run: not of what each subtask gets."""
+        return not index
 
 
-class BroadcastProcessOperator(CoFunctionOperator):
+class BroadcastProcessOperator(BroadcastOperator):
     """Runs a `BroadcastProcessFunction`; the second input is the broadcast one.
 
     Args:
@@ -692,7 +699,6 @@ class BroadcastProcessOperator(CoFunctionOperator):
         ['yes', '?']
     """
 
-    methods = _METHODS
     without_keys = (
         "Derive from KeyedBroadcastProcessFunction and give the stream a key."
     )
@@ -707,10 +713,6 @@ class BroadcastProcessOperator(CoFunctionOperator):
         super().__init__(function, on_error)
         self._descriptors = check_descriptors(descriptors)
 
-    def may_leave_rest(self, index: int) -> bool:
-        """Whether it may leave the rest of a run: not of what each subtask gets."""
-        return not index
-
     def make_contexts(self) -> Sequence[ProcessContext]:
         """Return a context that reads broadcast state, and one that writes it."""
         context, collector = self.context, self._collector
@@ -721,7 +723,7 @@ class BroadcastProcessOperator(CoFunctionOperator):
         ]
 
 
-class KeyedBroadcastProcessOperator(KeyedFunctionOperator, CoFunctionOperator):
+class KeyedBroadcastProcessOperator(KeyedFunctionOperator, BroadcastOperator):
     """Runs a `KeyedBroadcastProcessFunction`; the second input is the broadcast one.
 
     Args:
@@ -760,8 +762,6 @@ class KeyedBroadcastProcessOperator(KeyedFunctionOperator, CoFunctionOperator):
         [('a', True), ('a', False), ('a', True)]
     """
 
-    methods = _METHODS
-
     def __init__(
         self,
         key: KeySelector,
@@ -785,10 +785,6 @@ class KeyedBroadcastProcessOperator(KeyedFunctionOperator, CoFunctionOperator):
         return KeyedReadOnlyContext(
             self.context, self._collector, self._timers, self._states
         )
-
-    def may_leave_rest(self, index: int) -> bool:
-        """Whether it may leave the rest of a run: not of what each subtask gets."""
-        return not index
 
     def enter_of(self, index: int) -> Callable[[Any], None] | None:
         """Return what makes the key the current one; a broadcast record has none."""

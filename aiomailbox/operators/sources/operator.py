@@ -95,7 +95,6 @@ class SourceAlignment:
         self._on_tick = on_tick
         self._saw_run = False
         self._has_reported = False
-        self._limit = MAX_TIMESTAMP
         self._ms_per_record: float | None = None
         self._paused: set[str] = set()
         self.availability: Availability = self._reader.availability
@@ -117,7 +116,7 @@ class SourceAlignment:
             return min(records_max, _FIRST_RUN)
         # Cut so that one run does not leap over the limit; at least one record, or it
         # never would.
-        left_ms = self._limit - self._reader.watermark
+        left_ms = self._reader.limit - self._reader.watermark
         needed_ms = self._ms_per_record * records_max
         if needed_ms <= left_ms:
             return records_max
@@ -198,8 +197,7 @@ class SourceAlignment:
 
     def _exchange(self) -> None:
         self._group.report(self._name, self._reader.report())
-        self._limit = self._group.limit()
-        self._reader.on_limit(self._limit)
+        self._reader.on_limit(self._group.limit())
 
 
 # The availability of a source, from before it has a reader to after its end.

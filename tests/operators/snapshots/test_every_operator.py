@@ -39,6 +39,7 @@ KEYED = [case for case in CASES if case.keys]
 # What others derive from.
 BASES = {
     "AggregateWindowsOperator",
+    "BroadcastOperator",
     "CallsOperator",
     "CoFunctionOperator",
     "ColumnarJoin",
