@@ -84,6 +84,11 @@ class NoTimers:
         return self._service.current_processing_time()
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse a timer.
+
+        Raises:
+            UsageError: Always.
+        """
         raise UsageError(self._reason)
 
     register_timer = schedule_at_fixed_rate = schedule_with_fixed_delay = _refuse

@@ -314,6 +314,7 @@ class NoTimerService(TimerService):
         self._problem = problem
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        """Raise `StateError`: nothing would handle the timer."""
         raise StateError(self._problem)
 
     register_event_time_timer = register_processing_time_timer = _refuse
