@@ -25,6 +25,7 @@ from aiomailbox.operators.aggregates.ordered import count_distinct, quantile, to
 from aiomailbox.operators.core.failures import OnError, dead_letter, fail, skip
 from aiomailbox.records.events import MAX_TIMESTAMP, OutputTag, Watermark
 from aiomailbox.state.backends import RocksDBStateBackend
+from aiomailbox.state.descriptors import ValueStateDescriptor
 from aiomailbox.testing import OneInputHarness
 from aiomailbox.windowing.assigners import (
     EventTimeSessionWindows,
@@ -49,6 +50,7 @@ from aiomailbox.windowing.triggers import (
 )
 
 FAILED = OutputTag("failed")
+SEEN: ValueStateDescriptor[int] = ValueStateDescriptor("seen")
 TUMBLING = TumblingEventTimeWindows.of(seconds(0.01))
 
 
@@ -334,6 +336,20 @@ def general(**options: Any) -> Any:
     return window_operator(key_of, assigner, **options)
 
 
+@pytest.mark.parametrize("policy", [fail, skip])
+async def test_sessions_that_merge_keep_what_an_asynchronous_aggregate_has_of_each(
+    policy: OnError,
+) -> None:
+    gap = EventTimeSessionWindows.with_gap(seconds(0.01))
+    operator = window_operator(key_of, gap, aggregate=AsyncOwn(), on_error=policy)
+    async with OneInputHarness(operator, keyed=True) as harness:
+        # The last one joins three, of which the second has two records.
+        run = [("a", 1), ("a", 2), ("a", 3), ("a", 4), ("a", 5), ("a", 6)]
+        await harness.run(harness.process_run, run, [1, 21, 22, 35, 11, 28])
+        await harness.run(harness.process_watermark, 99)
+        assert [sorted(value) for value in harness.values] == [[1, 2, 3, 4, 5, 6]]
+
+
 def test_a_record_that_fails_merges_no_sessions() -> None:
     for trigger in (None, GeneralTrigger()):
         for work in (
@@ -461,6 +477,56 @@ def test_a_trigger_that_raises_leaves_no_record() -> None:
         assert not harness.context.keyed_state.key_count()
         last = harness.side_output(FAILED)[-1].value
         assert last.record == FailedWindow("a", TimeWindow(0, 10), [])
+
+
+class Meddling(Trigger):
+    """Changes timers and a value for each record, and then looks at the record."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.fired: list[tuple[int, Any]] = []
+
+    def on_element(self, value: Any, timestamp: Any, window: Any, context: Any) -> Any:
+        register = getattr(context, f"register_{self.kind}_time_timer")
+        delete = getattr(context, f"delete_{self.kind}_time_timer")
+        register(900)
+        register(800)
+        delete(800)
+        seen = context.get_value(SEEN)
+        if value[1] is None:
+            delete(900)
+            delete(700)
+            register(500)
+            seen.clear()
+        seen.update(number(value))
+        return TriggerResult.CONTINUE
+
+    def on_event_time(self, timestamp: Any, window: Any, context: Any) -> Any:
+        self.fired.append((timestamp, context.get_value(SEEN).value()))
+        return TriggerResult.FIRE
+
+    on_processing_time = on_event_time
+
+    def clear(self, window: Any, context: Any) -> None:
+        context.get_value(SEEN).clear()
+
+
+@pytest.mark.parametrize("kind", ["event", "processing"])
+def test_what_a_trigger_did_for_a_record_that_fails_is_undone_and_no_more(
+    kind: str,
+) -> None:
+    trigger = Meddling(kind)
+    operator = general(
+        assigner=GlobalWindows(), aggregate=count(), trigger=trigger, on_error=skip
+    )
+    with OneInputHarness(operator, keyed=True) as harness:
+        harness.process_run([("a", 1), ("a", None), ("b", None)], [1, 2, 3])
+        if kind == "event":
+            harness.process_watermark(1000)
+        else:
+            harness.set_processing_time(1000)
+        assert trigger.fired == [(900, 1)]
+        assert harness.values == [1]
 
 
 FORMS: dict[str, dict[str, Any]] = {
@@ -604,6 +670,29 @@ async def test_of_a_window_join_only_the_pairs_that_fail_are_left_out(
         assert harness.values == [(1, 2), (1, 3)]
         letters = [one.value.record for one in harness.side_output(FAILED)]
         assert letters == [(("a", None), ("a", 2)), (("a", None), ("a", 3))]
+
+
+@pytest.mark.parametrize("when", ["at once", "later"])
+async def test_the_dead_letter_of_a_window_has_all_its_records(when: str) -> None:
+    def fails(key: Any, window: Any, records: Any) -> Any:
+        raise BadRecordError(key)
+
+    async def fails_later(key: Any, window: Any, records: Any) -> Any:
+        await asyncio.sleep(0.001)
+        raise BadRecordError(key)
+
+    operator = window_operator(
+        key_of,
+        TUMBLING,
+        window_function=fails if when == "at once" else fails_later,
+        on_error=dead_letter(FAILED),
+    )
+    async with OneInputHarness(operator, keyed=True) as harness:
+        await harness.run(harness.process_run, [("a", 1), ("a", 2)], [1, 2])
+        await harness.run(harness.process_watermark, 9)
+        (letter,) = harness.side_output(FAILED)
+        held = [("a", 1), ("a", 2)]
+        assert letter.value.record == FailedWindow("a", TimeWindow(0, 10), held)
 
 
 def test_a_co_group_that_fails_fails_its_window() -> None:

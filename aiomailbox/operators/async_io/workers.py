@@ -95,7 +95,6 @@ class WorkerPool:
     async def close(self) -> None:
         """Cancel all calls and wait until they have ended."""
         self.closing = True
-        self._todo.clear()
         tasks = [worker.task for worker in self.workers]
         await end_tasks(tasks, every_s=_INTERRUPT_EVERY_S)
 
@@ -118,7 +117,8 @@ class WorkerPool:
     async def _work(self, worker: CallWorker) -> None:
         todo = self._todo
         attempt = self._attempt
-        while True:
+        # A call that is cancelled may have a result, or an error of its own.
+        while not self.closing:
             if not todo:
                 await self._sleep()
                 continue

@@ -294,6 +294,28 @@ async def test_a_function_that_ignores_its_timeout_is_too_late(drive: Any) -> No
     assert [record.value.record for record in driven.output.sides[FAILED]] == [1, 2]
 
 
+async def test_what_an_attempt_returns_after_its_timeout_is_not_the_result(
+    drive: Any,
+) -> None:
+    attempts: list[int] = []
+
+    async def stubborn(value: int) -> str:
+        attempts.append(value)
+        if len(attempts) > 1:
+            return "in time"
+        try:
+            await asyncio.sleep(100)
+        except asyncio.CancelledError:
+            await asyncio.sleep(5)
+        return "late"
+
+    driven = await drive(stubborn, timeout=1, retry=STEADY)
+    driven.send([1])
+    assert await driven.finish() == ["in time"]
+    assert attempts == [1, 1]
+    assert [now_s()] == at(11)
+
+
 async def test_a_result_at_the_very_moment_of_the_timeout_counts_once(
     drive: Any,
 ) -> None:
@@ -336,6 +358,26 @@ async def test_a_wait_that_would_end_after_the_deadline_is_not_begun(
     assert isinstance(failure.__cause__, DeadlineExceededError)
     assert isinstance(failure.__cause__.__cause__, RetryLater)
     assert now_s() < 1
+
+
+async def test_the_deadline_counts_from_the_first_attempt(drive: Any) -> None:
+    server = Server({1: [ValueError(), ValueError(), ValueError()]})
+    retry = Retry(attempts=9, initial=10, multiplier=1, jitter=0)
+    driven = await drive(server, deadline=25, retry=retry)
+    driven.send([1])
+    assert isinstance((await failure_of(driven)).__cause__, DeadlineExceededError)
+    # The next one would begin at 30.
+    assert server.times(1) == at(0, 10, 20)
+    assert [now_s()] == at(20)
+
+
+async def test_a_long_wait_that_a_server_asks_for_is_told_once(drive: Any) -> None:
+    later = [RetryLater(retry_after=60), RetryLater(retry_after=60)]
+    driven = await drive(Server({1: later}), retry=STEADY)
+    driven.send([1])
+    assert await driven.finish() == [1]
+    told = [more for _, event, more in driven.context.log.entries if "waits" in event]
+    assert [more["wait_s"] for more in told] == [60]
 
 
 async def test_a_retry_after_may_be_longer_than_the_timeout(drive: Any) -> None:

@@ -14,7 +14,9 @@ from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.policies.batch import Batch
 from aiomailbox.policies.cache import Cache
 from aiomailbox.policies.rate_limit import RateLimit
+from aiomailbox.policies.retry import Retry
 from aiomailbox.records.events import StreamRecord, WatermarkStatus
+from aiomailbox.records.run import ListRun
 from aiomailbox.state.operator_state import OperatorStateSnapshot
 
 
@@ -312,6 +314,72 @@ async def test_closing_cancels_calls_and_waits_for_their_clean_up(drive: Any) ->
     await tick()
     await driven.close()
     assert sorted(cleaned) == [1, 2]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+async def test_no_call_is_begun_by_an_operator_that_closes(
+    drive: Any, fails: bool
+) -> None:
+    """Neither the next one, nor one again that fails when it is cancelled."""
+    called: list[int] = []
+
+    async def stubborn(value: int) -> int:
+        called.append(value)
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            if fails:
+                raise ValueError(value) from None
+        return value
+
+    retry = Retry(attempts=3, initial=0.1)
+    driven = await drive(stubborn, concurrency=1, retry=retry)
+    driven.send([1, 2])
+    await asyncio.sleep(0.1)
+    await driven.close()
+    await asyncio.sleep(60)
+    assert called == [1]
+
+
+async def test_what_would_come_after_the_end_of_a_call_does_not_come_after_closing(
+    drive: Any,
+) -> None:
+    """Neither deadlines nor the next attempts: their timers go with the calls."""
+
+    async def call(value: int) -> int:
+        if value == 2:
+            raise ValueError(value)
+        return await asyncio.get_running_loop().create_future()
+
+    retry = Retry(attempts=3, initial=10)
+    driven = await drive(call, retry=retry, deadline=30)
+    driven.send([1, 2])
+    await asyncio.sleep(1)
+    await driven.close()
+    await asyncio.sleep(60)
+    assert (driven.metrics["calls"], driven.metrics["retries"]) == (2, 0)
+    assert driven.metrics["timeouts"] == 0
+
+
+async def test_a_call_is_made_once_if_two_workers_are_free_for_it_at_one_moment(
+    drive: Any, gates: Any
+) -> None:
+    """One has just ended its call, and the other one is woken for nothing."""
+    driven = await drive(gates, concurrency=2)
+    driven.send("ab")
+    await tick()
+    await gates.finish("b")
+    gates._open["a"].set_result("a")
+    driven.operator.process_run(ListRun(["c"]))
+    await tick()
+    assert gates.called == ["a", "b", "c"]
+    # Both are there for more.
+    driven.send("de")
+    await tick()
+    assert gates.called == ["a", "b", "c", "d"]
+    for value in "cde":
+        await gates.finish(value)
+    assert await driven.finish() == list("abcde")
 
 
 async def test_concurrency_is_divided_over_the_subtasks(drive: Any, gates: Any) -> None:
