@@ -35,6 +35,7 @@ from aiomailbox.columnar.types import (
     check_type,
     check_values,
     unencoded_type,
+    with_inner,
 )
 from aiomailbox.errors import RecordTypeError
 from aiomailbox.operators.core.fields import RecordFields
@@ -316,21 +317,28 @@ def lacks_type(kind: pa.DataType) -> bool:
 
 def _filled(kind: pa.DataType, other: pa.DataType) -> pa.DataType:
     """Return a type with those of another one where it has none."""
-    types = pa.types
-    if types.is_null(kind):
+    if pa.types.is_null(kind):
         return other
+    return _matched(kind, other, _filled)
+
+
+def _matched(
+    kind: pa.DataType,
+    other: pa.DataType,
+    change: Callable[[pa.DataType, pa.DataType], pa.DataType],
+) -> pa.DataType:
+    """Return a list or struct whose inner types are changed by those of another one."""
     if _is_list(kind) and _is_list(other):
-        inner = kind.value_field.with_type(_filled(kind.value_type, other.value_type))
-        return pa.large_list(inner) if types.is_large_list(kind) else pa.list_(inner)
-    if types.is_struct(kind) and types.is_struct(other):
-        fields = []
-        for field in kind:
-            place = other.get_field_index(field.name)
-            if place >= 0:
-                field = field.with_type(_filled(field.type, other.field(place).type))
-            fields.append(field)
-        return pa.struct(fields)
-    return kind
+        return with_inner(kind, lambda inner: change(inner, other.value_type))
+    if not pa.types.is_struct(kind) or not pa.types.is_struct(other):
+        return kind
+    fields = []
+    for field in kind:
+        place = other.get_field_index(field.name)
+        if place >= 0:
+            field = field.with_type(change(field.type, other.field(place).type))
+        fields.append(field)
+    return pa.struct(fields)
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -355,16 +363,7 @@ def in_micros(kind: pa.DataType) -> pa.DataType:
         return pa.time64("us")
     if types.is_duration(kind):
         return pa.duration("us")
-    if types.is_struct(kind):
-        fields = [kind.field(index) for index in range(kind.num_fields)]
-        return pa.struct([field.with_type(in_micros(field.type)) for field in fields])
-    if types.is_map(kind):
-        return pa.map_(in_micros(kind.key_type), in_micros(kind.item_type))
-    if types.is_large_list(kind):
-        return pa.large_list(kind.value_field.with_type(in_micros(kind.value_type)))
-    if types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(in_micros(kind.value_type)))
-    return kind
+    return with_inner(kind, in_micros)
 
 
 def canonical_in_micros(kind: pa.DataType) -> pa.DataType:
@@ -460,18 +459,7 @@ def _settled(kind: pa.DataType, declared: pa.DataType) -> pa.DataType:
         return declared
     if types.is_decimal(kind) and types.is_decimal(declared):
         return declared if declared.scale > kind.scale else kind
-    if types.is_list(kind) and types.is_list(declared):
-        return pa.list_(_settled(kind.value_type, declared.value_type))
-    if types.is_struct(kind) and types.is_struct(declared):
-        fields = []
-        for field in kind:
-            place = declared.get_field_index(field.name)
-            if place >= 0:
-                inner = _settled(field.type, declared.field(place).type)
-                field = field.with_type(inner)
-            fields.append(field)
-        return pa.struct(fields)
-    return kind
+    return _matched(kind, declared, _settled)
 
 
 def encoded_column(

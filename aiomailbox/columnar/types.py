@@ -141,14 +141,8 @@ def _coarse_type(kind: pa.DataType) -> pa.DataType:
     if types.is_dictionary(kind):
         coarse = _coarse_type(kind.value_type)
         return kind if coarse.equals(kind.value_type) else coarse
-    if types.is_struct(kind):
-        fields = [kind.field(at) for at in range(kind.num_fields)]
-        return pa.struct([each.with_type(_coarse_type(each.type)) for each in fields])
-    if types.is_map(kind):
-        return pa.map_(_coarse_type(kind.key_type), _coarse_type(kind.item_type))
-    for is_list, make in _LISTS:
-        if is_list(kind):
-            return make(kind.value_field.with_type(_coarse_type(kind.value_type)))
+    if types.is_nested(kind):
+        return with_inner(kind, _coarse_type)
     if types.is_date64(kind):
         return pa.date32()
     if getattr(kind, "unit", "") != "ns":
@@ -421,7 +415,7 @@ def unencoded_type(kind: pa.DataType) -> pa.DataType:
         return unencoded_type(kind.value_type)
     if pa.types.is_timestamp(kind) and kind.tz:
         return pa.timestamp(kind.unit, "UTC")
-    return _with_inner(kind, unencoded_type)
+    return _without_views(kind, unencoded_type)
 
 
 def _unified_field(one: pa.Field, other: pa.Field) -> pa.Field:
@@ -461,25 +455,31 @@ def _unviewed(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_dictionary(kind):
         values = _unviewed(kind.value_type)
         return pa.dictionary(kind.index_type, values, kind.ordered)
-    return _with_inner(kind, _unviewed)
+    return _without_views(kind, _unviewed)
 
 
-def _with_inner(
+def _without_views(
     kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]
 ) -> pa.DataType:
-    """Return a type that is no view, with the types inside it changed."""
-    types = pa.types
-    if types.is_string_view(kind):
+    """Return a type that is no view, with the types inside of lists and structs changed."""
+    if pa.types.is_string_view(kind):
         return pa.string()
-    if types.is_binary_view(kind):
+    if pa.types.is_binary_view(kind):
         return pa.binary()
-    if types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(change(kind.value_type)))
-    if types.is_large_list(kind):
-        return pa.large_list(kind.value_field.with_type(change(kind.value_type)))
-    if types.is_struct(kind):
-        fields = [kind.field(index) for index in range(kind.num_fields)]
-        return pa.struct([field.with_type(change(field.type)) for field in fields])
+    return kind if pa.types.is_map(kind) else with_inner(kind, change)
+
+
+def with_inner(
+    kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]
+) -> pa.DataType:
+    """Return a type with the types inside it changed, of structs, maps and lists."""
+    if pa.types.is_struct(kind):
+        return pa.struct([each.with_type(change(each.type)) for each in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(change(kind.key_type), change(kind.item_type))
+    for is_list, make in _LISTS:
+        if is_list(kind):
+            return make(kind.value_field.with_type(change(kind.value_type)))
     return kind
 
 
