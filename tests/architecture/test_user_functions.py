@@ -30,7 +30,9 @@ METHODS = {"get", "values", "format", "__eq__", "__getitem__"}
 # Our own functions that are known to a module by another name.
 OURS = {
     ("aiomailbox/columnar/encode.py", "self.fit"),
+    ("aiomailbox/columnar/evaluator.py", "kind or record_kind"),
     ("aiomailbox/columnar/forms.py", "new"),
+    ("aiomailbox/connectors/sql/postgres.py", "self._column"),
     ("aiomailbox/connectors/spark/frame_checks.py", "make"),
     ("aiomailbox/mailbox/task_mailbox.py", "waiter.wants"),
     # Looks at how many values came out, and goes on behind them.
