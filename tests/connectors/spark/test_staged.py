@@ -331,7 +331,7 @@ class TestLive:
         source = SparkSource(
             df, order_by="id", partitions=3, records=records, read=way, batch_rows=400
         )
-        for runs in (1, 4, 7):
+        for runs in (1, 6):
             head, state = await read(source, runs=runs, records_max=300)
             tail, _ = await read(source, splits=state, records_max=300)
             assert numbers(head + tail) == list(range(3000)), state
@@ -340,7 +340,8 @@ class TestLive:
         self, spark: Any, read: Any
     ) -> None:
         df = spark.range(0, 90, 1, 3)
-        for runs in (2, 5, 8):
+        # Behind a whole batch, and within one of the next partition.
+        for runs in (2, 8):
             for one, other in (("iterate", "push"), ("push", "iterate")):
                 source = SparkSource(df, read=one, batch_rows=8)
                 head, state = await read(source, runs=runs, records_max=7)
