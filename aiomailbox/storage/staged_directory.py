@@ -101,7 +101,7 @@ class StagedDirectory:
         disk.make_directory(new)
         changed = {new}
         for name in names:
-            staged, final = workplace.staged(name), new / workplace.final_name(name)
+            staged, final = workplace.staging(name), new / workplace.final_name(name)
             if final.parent not in changed:
                 disk.make_directory(final.parent)
                 changed.add(final.parent)
@@ -291,7 +291,7 @@ class GrowingDirectory:
             disk.write(intent, msgspec.json.encode(list(names)))
         changed = {target}
         for name in names:
-            staged = self._workplace.staged(name)
+            staged = self._workplace.staging(name)
             final = target / self._workplace.final_name(name)
             if staged.exists():
                 if final.exists():
@@ -420,13 +420,13 @@ class GrowingDirectory:
         if self._marker.exists():
             # A commit that failed has got so far.
             return self._read_marker()
-        if self._append and workplace.target.exists():
-            # With 0: nothing of this job is in it yet.
-            self._mark(_Committed(self._token, 0, ()))
-            disk.sync(workplace.target)
-            return self._read_marker()
-        disk.make_directory(workplace.new)
+        # With 0: nothing of this job is in it yet.
         first = _Committed(self._token, 0, ())
+        if self._append and workplace.target.exists():
+            self._mark(first)
+            disk.sync(workplace.target)
+            return first
+        disk.make_directory(workplace.new)
         disk.write(workplace.new / _MARKER, msgspec.json.encode(first))
         for log in self._logs:
             log.create(workplace.new)

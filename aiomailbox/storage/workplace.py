@@ -75,17 +75,13 @@ class Workplace:
         """Whether it is claimed by this object."""
         return self._claim is not None
 
-    def staging(self, token: str) -> Path:
-        """Return where what has a token is prepared."""
-        return self._path / token
+    def staging(self, name: str) -> Path:
+        """Return where a file is prepared, or what has a token: names begin with it."""
+        return self._path / name
 
     def find(self, name: str) -> list[Path]:
         """Return the files of a name beside what any job has prepared."""
         return sorted(self._path.glob(f"*/{name}"))
-
-    def staged(self, name: str) -> Path:
-        """Return the path of a prepared file: ``name`` begins with its token."""
-        return self._path / name
 
     def claim(self, owner: str) -> None:
         """Claim the target, and put back what a crash left between two renames.
