@@ -294,8 +294,9 @@ async def test_a_function_that_ignores_its_timeout_is_too_late(drive: Any) -> No
     assert [record.value.record for record in driven.output.sides[FAILED]] == [1, 2]
 
 
-async def test_what_an_attempt_returns_after_its_timeout_is_not_the_result(
-    drive: Any,
+@pytest.mark.parametrize("fails", [True, False])
+async def test_what_comes_of_an_attempt_after_its_timeout_does_not_count(
+    drive: Any, fails: bool
 ) -> None:
     attempts: list[int] = []
 
@@ -307,13 +308,16 @@ async def test_what_an_attempt_returns_after_its_timeout_is_not_the_result(
             await asyncio.sleep(100)
         except asyncio.CancelledError:
             await asyncio.sleep(5)
+            if fails:
+                raise ValueError(value) from None
         return "late"
 
     driven = await drive(stubborn, timeout=1, retry=STEADY)
     driven.send([1])
     assert await driven.finish() == ["in time"]
-    assert attempts == [1, 1]
     assert [now_s()] == at(11)
+    await asyncio.sleep(60)
+    assert attempts == [1, 1]
 
 
 async def test_a_result_at_the_very_moment_of_the_timeout_counts_once(
@@ -369,6 +373,58 @@ async def test_the_deadline_counts_from_the_first_attempt(drive: Any) -> None:
     # The next one would begin at 30.
     assert server.times(1) == at(0, 10, 20)
     assert [now_s()] == at(20)
+    assert driven.metrics["timeouts"] == 1
+    assert driven.metrics["waiting_for_retry"] == 0
+
+
+async def test_a_call_that_reaches_its_deadline_is_cancelled_and_counted(
+    drive: Any,
+) -> None:
+    ended: list[float] = []
+
+    async def call(value: int) -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            ended.append(now_s())
+
+    driven = await drive(call, deadline=15, on_error=skip)
+    driven.send([1])
+    assert await driven.finish() == []
+    await asyncio.sleep(1)
+    assert ended == at(15)
+    assert driven.metrics["timeouts"] == 1
+
+
+async def test_the_deadline_of_a_batch_ends_with_its_call(drive: Any) -> None:
+    async def call(values: list[int]) -> list[int]:
+        return values
+
+    driven = await drive(call, batch=Batch(2, within=0), deadline=15)
+    driven.send([1, 2])
+    assert await driven.finish() == [1, 2]
+    await asyncio.sleep(60)
+    assert driven.metrics["timeouts"] == 0
+
+
+async def test_an_error_that_is_not_to_be_retried_is_final_also_if_that_is_unknown(
+    drive: Any,
+) -> None:
+    server = Server({1: [ValueError()]})
+    driven = await drive(server, retry=replace(STEADY, retry_on=KeyError))
+    driven.send([1])
+    assert isinstance((await failure_of(driven)).__cause__, ValueError)
+    assert server.times(1) == at(0)
+    # The error that asks is not lost over the one of who is asked.
+    server = Server({1: [ValueError()]})
+    driven = await drive(
+        server, retry=replace(STEADY, retry_on=lambda error: error.code == 5)
+    )
+    driven.send([1])
+    cause = (await failure_of(driven)).__cause__
+    assert isinstance(cause, AttributeError)
+    assert isinstance(cause.__context__, ValueError)
+    assert server.times(1) == at(0)
 
 
 async def test_a_long_wait_that_a_server_asks_for_is_told_once(drive: Any) -> None:
@@ -497,6 +553,21 @@ async def test_a_weight_no_lease_can_have_is_an_error_of_its_record(drive: Any) 
     driven.send([1, 6])
     assert await driven.finish() == [1]
     assert driven.output.sides[FAILED][0].value.attempts == 1
+
+
+async def test_a_weight_that_is_no_number_of_units_is_an_error_of_its_record(
+    drive: Any,
+) -> None:
+    """A negative one would give units back that nobody had."""
+    weights = {1: -1, 2: float("nan"), 3: "2", 4: 0, 5: 2}
+    driven = await drive(
+        Server({}), limit=RateLimit(5), weight=weights.get, on_error=dead_letter(FAILED)
+    )
+    driven.send(weights)
+    assert await driven.finish() == [4, 5]
+    letters = [one.value for one in driven.output.sides[FAILED]]
+    assert [one.record for one in letters] == [1, 2, 3]
+    assert all("as the weight of a record" in one.error for one in letters)
 
 
 async def test_one_bad_record_of_a_batch_fails_alone_and_is_retried_alone(

@@ -373,6 +373,7 @@ async def test_a_call_is_made_once_if_two_workers_are_free_for_it_at_one_moment(
     driven.operator.process_run(ListRun(["c"]))
     await tick()
     assert gates.called == ["a", "b", "c"]
+    assert not any(task.done() for task in driven.context.tasks)
     # Both are there for more.
     driven.send("de")
     await tick()
