@@ -1,4 +1,4 @@
-"""Which side outputs are emitted that no operator reads, and which ones cannot be read.
+"""Which side outputs operators were given, and which ones their code may emit to.
 
 Theory of operation: what an operator was given says where it sends late records and dead
 letters. Where a user's function emits to, only its code knows: it is read, and never run.
