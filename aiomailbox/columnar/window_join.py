@@ -179,46 +179,37 @@ class EndingPairs:
         return self._starts[place], mine[mine // self._keys == place] % self._keys
 
 
-class LatePairs(NamedTuple):
-    """Records that have come into windows after their end, in their order.
+def late_pairs(
+    groups: JoinGroups,
+    side: int,
+    which: np.ndarray,
+    counts: np.ndarray,
+    stamps: np.ndarray,
+) -> Iterator[PairRun]:
+    """Yield what records lead to that have come into windows after their end.
 
     Each is followed by all pairs that its key has in the window by then.
 
-    Attributes:
+    Args:
         groups: Of the windows and keys that they have come into, with all records.
         side: 0 for left, 1 for right.
         which: The group of each.
         counts: How many of its side the group has with it.
         stamps: The last milliseconds of the windows.
     """
-
-    groups: JoinGroups
-    side: int
-    which: np.ndarray
-    counts: np.ndarray
-    stamps: np.ndarray
-
-    def pairs(self) -> Iterator[PairRun]:
-        """Yield what they lead to."""
-        left, right = self.groups.left, self.groups.right
-        lefts, rights = left.counts[self.which], right.counts[self.which]
-        if self.side == 0:
-            lefts = self.counts
-        else:
-            rights = self.counts
-        some = np.flatnonzero((lefts > 0) & (rights > 0))
-        for start, stop in stretches(np.cumsum(lefts[some]), PAIRS_MAX):
-            mine = some[start:stop]
-            whose, numbers = spread(left.starts[self.which[mine]], lefts[mine])
-            mine = mine[whose]
-            yield from _in_parts(
-                left,
-                right,
-                numbers,
-                right.starts[self.which[mine]],
-                rights[mine],
-                self.stamps[mine],
-            )
+    left, right = groups.left, groups.right
+    lefts, rights = left.counts[which], right.counts[which]
+    if side == 0:
+        lefts = counts
+    else:
+        rights = counts
+    some = np.flatnonzero((lefts > 0) & (rights > 0))
+    for start, stop in stretches(np.cumsum(lefts[some]), PAIRS_MAX):
+        mine = some[start:stop]
+        whose, numbers = spread(left.starts[which[mine]], lefts[mine])
+        mine = mine[whose]
+        begin = right.starts[which[mine]]
+        yield from _in_parts(left, right, numbers, begin, rights[mine], stamps[mine])
 
 
 def _in_parts(
@@ -596,7 +587,7 @@ class ColumnarWindowJoin(ColumnarJoin, WindowJoinOperator):
             (self._ended, np.flatnonzero(ended)),
         ):
             self._put(into, side, run, starts[mine], slots[mine], records[mine])
-        pairs = self._late(side, starts[ended], slots[ended]).pairs()
+        pairs = self._late(side, starts[ended], slots[ended])
         return in_turn(self.output.emit_run, ((each,) for each in pairs))
 
     def _put(
@@ -618,7 +609,9 @@ class ColumnarWindowJoin(ColumnarJoin, WindowJoinOperator):
             start = int(starts[mine[0]])
             windows.of(start).add(part)
 
-    def _late(self, side: int, starts: np.ndarray, slots: np.ndarray) -> LatePairs:
+    def _late(
+        self, side: int, starts: np.ndarray, slots: np.ndarray
+    ) -> Iterator[PairRun]:
         """Return what records lead to that were put into windows after their end.
 
         Args:
@@ -643,7 +636,7 @@ class ColumnarWindowJoin(ColumnarJoin, WindowJoinOperator):
         counts[order] = np.arange(1, len(mine) + 1)
         there = (groups.right if side else groups.left).counts
         counts += (there - np.cumsum(coming))[mine]
-        return LatePairs(groups, side, mine, counts, starts + (self._size - 1))
+        return late_pairs(groups, side, mine, counts, starts + (self._size - 1))
 
     def _windows(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the records that have windows, and where each of these begins."""
