@@ -83,6 +83,7 @@ async def test_rows_of_all_subtasks_appear_with_their_checkpoint(database: Any) 
     assert await rows(database) == []
     await job.commit()
     assert await rows(database) == [1, 2, 3]
+    assert await staged(database) == 0
     await job.write(*numbers(4))
     await job.checkpoint(end=True)
     await job.end(succeeded=True)
@@ -767,6 +768,38 @@ async def test_a_table_that_does_not_fit_is_refused_before_any_task_starts(
     with pytest.raises(SinkError, match=message):
         await job.start()
     await finish(job.committer.end(succeeded=False))
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        ("TABLE number (n)", "there is no table 'numbers' .* Is 'number' meant"),
+        ("TABLE a (n)", "there is no table 'numbers' .*: create it first; it has a"),
+        ("VIEW numbers AS SELECT 1 AS n", "Name the table behind it"),
+    ],
+)
+async def test_a_file_without_the_table_says_what_it_has(
+    sqlite: Any, made: str, message: str
+) -> None:
+    await sqlite.execute(f"CREATE {made}")
+    job = program(sqlite)
+    with pytest.raises(SinkError, match=message):
+        await job.start()
+    await finish(job.committer.end(succeeded=False))
+
+
+async def test_a_sink_that_ends_closes_its_files(sqlite: Any) -> None:
+    await create(sqlite)
+    job = program(sqlite)
+    await job.start()
+    await job.write(*numbers(1))
+    await job.checkpoint(end=True)
+    databases = [one._database for one in (*job.writers, job.committer)]
+    connections = [one._connection for one in databases]
+    await job.end(succeeded=True)
+    for connection in connections:
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            connection.execute("SELECT 1")
 
 
 async def test_fields_that_are_no_columns_are_refused(database: Any) -> None:
