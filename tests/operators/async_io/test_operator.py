@@ -66,12 +66,34 @@ async def test_by_key_rows_of_a_key_follow_each_other_and_keys_run_at_once(
     driven.send(["a1", "a2", "b1"])
     await tick()
     assert gates.called == ["a1", "b1"]
+    # What waits for its key has a place of its own.
+    assert driven.metrics["waiting_for_key"] == 1
+    assert driven.operator.room == driven.metrics["buffer_max"] - 2
     await gates.finish("b1")
     assert driven.values == ["b1"]
     await gates.finish("a1")
     assert gates.called == ["a1", "b1", "a2"]
     await gates.finish("a2")
     assert driven.values == ["b1", "a1", "a2"]
+
+
+async def test_an_operator_has_settled_when_each_row_that_it_took_is_emitted(
+    drive: Any, gates: Any
+) -> None:
+    settled: list[list[Any]] = []
+
+    async def settle(_: Any) -> None:
+        await driven.operator.settle()
+        settled.append(driven.values)
+
+    driven = await drive(gates)
+    driven.send("ab")
+    driven._give(settle)
+    await tick()
+    await gates.finish("b")
+    assert settled == []
+    await gates.finish("a")
+    assert settled == [["a", "b"]]
 
 
 async def test_by_key_a_watermark_waits_for_all_rows_before_it_and_holds_no_row(
@@ -270,6 +292,23 @@ async def test_a_snapshot_holds_every_row_not_emitted_and_a_new_instance_goes_on
     assert sorted([*values, *(2 * value for value in before)]) == list(range(2, 17, 2))
     if ordered is True:
         assert again.output.elements == [StreamRecord(2 * i, i) for i in range(1, 9)]
+
+
+async def test_rows_that_are_held_go_to_the_subtask_of_their_key_and_to_no_other(
+    drive: Any, gates: Any
+) -> None:
+    key = {"partition_key": lambda value: value}
+    driven = await drive(gates, **key)
+    driven.send(range(20))
+    await tick()
+    state = driven.operator.snapshot()
+    parts = []
+    for index in range(2):
+        place = {"parallelism": 2, "subtask_index": index}
+        driven = await drive(double, state=state, context=place, **key)
+        parts.append(await driven.finish())
+    assert all(parts)
+    assert sorted(parts[0] + parts[1]) == [2 * value for value in range(20)]
 
 
 async def test_more_restored_rows_than_places_do_not_deadlock(drive: Any) -> None:
