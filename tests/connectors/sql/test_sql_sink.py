@@ -653,6 +653,18 @@ async def test_a_lock_of_the_server_is_named_while_the_sink_waits_for_it(
     assert await rows(postgres) == [1]
 
 
+async def test_no_wait_is_told_of_a_transaction_that_has_ended(postgres: Any) -> None:
+    await create(postgres)
+    job = program(postgres)
+    await job.start()
+    await job.write(*numbers(1))
+    await job.checkpoint(end=True)
+    await job.end(succeeded=True)
+    loop: Any = asyncio.get_running_loop()
+    timers = [timer for timer in loop._scheduled if not timer.cancelled()]
+    assert "_warn_of_slow_one" not in repr(timers)
+
+
 async def test_checks_of_the_table_are_made_when_rows_are_staged(postgres: Any) -> None:
     await create(postgres, "n bigint CHECK (n > 0)")
     job = program(postgres)

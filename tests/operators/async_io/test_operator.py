@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import InvalidArgumentError, UserFunctionError, WrongTypeError
+from aiomailbox.keygroups.assignment import KeyGroupAssigner
 from aiomailbox.operators.async_io.operator import AsyncMapOperator
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.policies.batch import Batch
@@ -306,7 +307,11 @@ async def test_rows_that_are_held_go_to_the_subtask_of_their_key_and_to_no_other
     for index in range(2):
         place = {"parallelism": 2, "subtask_index": index}
         driven = await drive(double, state=state, context=place, **key)
-        parts.append(await driven.finish())
+        values = await driven.finish()
+        group = KeyGroupAssigner(1, driven.context.max_parallelism).key_group_of
+        mine = driven.context.key_group_range.key_groups
+        assert all(group(value // 2) in mine for value in values)
+        parts.append(values)
     assert all(parts)
     assert sorted(parts[0] + parts[1]) == [2 * value for value in range(20)]
 
