@@ -704,12 +704,8 @@ _OF_A_LIFE: Final = (
 )
 
 
-# Most of what verbs are given.
-_PLAIN: Final = frozenset({type(None), bool, int, float, str, FunctionType})
-
-
 def _own(value: Any, parameter: str) -> Any:
-    if type(value) in _PLAIN or inspect.isclass(value) or inspect.isroutine(value):
+    if value is None or inspect.isclass(value) or inspect.isroutine(value):
         return value
     # Coroutines and generators have `close`, and cannot be copied.
     refuse_called(value, parameter)

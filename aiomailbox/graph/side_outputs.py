@@ -20,6 +20,7 @@ from types import (
     MemberDescriptorType,
     MethodType,
     ModuleType,
+    NoneType,
     WrapperDescriptorType,
 )
 from typing import Any, Final
@@ -30,7 +31,7 @@ from aiomailbox.records.events import OutputTag
 _STANDARD: Final = sys.stdlib_module_names
 _OURS: Final = frozenset({__name__.partition(".")[0], "builtins", "typing", "abc"})
 # What leads nowhere, and is met most.
-_ATOMS: Final = frozenset({type(None), bool, int, float, bytes, str})
+_ATOMS: Final = (int, float, bytes, str, NoneType)
 # What lies behind so many objects is not looked for any more, and taken for emitted.
 _OBJECTS_MAX: Final = 10_000
 _UNKNOWN: Final = object()
@@ -72,7 +73,7 @@ def _seen(item: Transformation, *, own: bool) -> Iterator[OutputTag | str | None
             yield value
         elif value is _UNKNOWN:
             yield None
-        elif type(value) in _ATOMS:
+        elif isinstance(value, _ATOMS):
             continue
         elif id(value) not in known and not isinstance(value, type | ModuleType):
             known[id(value)] = value
@@ -102,7 +103,7 @@ def _parts(value: Any, *, own: bool) -> Iterable[Any]:
         case BuiltinFunctionType() if not own and _is_foreign(value.__module__):
             # Compiled, so that it cannot be read: it may emit to any.
             return (_UNKNOWN,)
-        case int() | float() | bytes() | str() | BuiltinFunctionType():
+        case BuiltinFunctionType():
             return ()
         case _ if own:
             return _attributes(value) if _is_ours(type(value).__module__) else ()
@@ -116,7 +117,10 @@ def _attributes(value: Any) -> Iterator[Any]:
     with suppress(AttributeError):
         yield from object.__getattribute__(value, "__dict__").values()
     kind: type = type(value)
-    for member in _slots(kind):
+    # Only classes of ours are met in every job. One of the user's may have no hash.
+    for member in (
+        _slots(kind) if _is_ours(kind.__module__) else _slots.__wrapped__(kind)
+    ):
         with suppress(AttributeError):  # Nothing may be in the slot.
             yield member.__get__(value)
 

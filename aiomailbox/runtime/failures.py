@@ -207,12 +207,13 @@ def shorten(failure: BaseException) -> str:
             texts.append(f"Traceback of {error.worker}:\n{error.remote_traceback}")
         # A user's error may have attributes of its own making; then it stays as it is.
         with suppress(BaseException):
-            # Words that need no line of ours: what the user has to change, and an error
-            # whose cause, shown before it, has the user's lines.
-            is_told = isinstance(error, UsageError) or (
-                isinstance(error, UserFunctionError) and error.__cause__ is not None
-            )
-            shown = users_part if is_told else _from_the_users_first
+            shown = _from_the_users_first
+            if isinstance(error, UsageError):
+                # What the user has to change needs no line of ours.
+                shown = _from_what_is_not_ours
+            elif isinstance(error, UserFunctionError) and error.__cause__ is not None:
+                # Its cause, shown before it, has the user's lines.
+                shown = users_part
             error.__traceback__ = shown(error.__traceback__)
             waiting += [error.__cause__, error.__context__]
             if isinstance(error, BaseExceptionGroup):
@@ -266,6 +267,14 @@ def _from_the_users_first(first: TracebackType | None) -> TracebackType | None:
         assert first is not None, "there are as many frames as files"
         first = first.tb_next
     return first
+
+
+def _from_what_is_not_ours(first: TracebackType | None) -> TracebackType | None:
+    """Return a traceback from the user's first frame on, or another library's, or None."""
+    shown = _from_the_users_first(first)
+    if shown is None or is_own_line(shown.tb_frame.f_code.co_filename):
+        return None
+    return shown
 
 
 def _first_shown(files: Sequence[str]) -> int:

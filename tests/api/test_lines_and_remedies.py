@@ -6,6 +6,7 @@ import json
 import logging
 import sqlite3
 import sys
+import traceback
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -116,6 +117,24 @@ def test_no_line_is_named_where_only_a_library_ran(file: str, function: str) -> 
     code = SimpleNamespace(co_filename=file, co_name=function)
     frames: Any = [SimpleNamespace(f_code=code, f_lineno=3)]
     assert users_line_of(frames) == ""
+
+
+async def test_an_error_of_use_out_of_another_library_shows_where_it_was_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    libraries = tmp_path / "site-packages"
+    libraries.mkdir()
+    (libraries / "a_library_of_theirs.py").write_text(
+        "import aiomailbox as am\n"
+        "def read(value):\n"
+        "    raise am.UsageError('nothing to read')\n"
+    )
+    monkeypatch.syspath_prepend(libraries)
+    from a_library_of_theirs import read  # type: ignore[import-not-found]
+
+    found = await failure_of(Env().from_collection([1]).map(read).collect())
+    shown = "".join(traceback.format_exception(found))
+    assert 'a_library_of_theirs.py", line 3, in read' in shown
 
 
 # A loop that is held.

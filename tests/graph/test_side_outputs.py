@@ -153,3 +153,28 @@ def test_no_code_of_the_user_runs_for_it() -> None:
     stream = env.from_collection([1]).process(Silent())
     with pytest.raises(am.InvalidArgumentError, match="is no side output"):
         stream.get_side_output(LATE)
+
+
+class Unhashable(type):
+    """As a class of classes that are compared by what they have."""
+
+    def __eq__(cls, other: object) -> bool:
+        return cls is other
+
+
+class OfThem(metaclass=Unhashable):  # type: ignore[metaclass]
+    __slots__ = ("by",)
+
+    def __init__(self, by: int) -> None:
+        self.by = by
+
+    def __call__(self, value: int) -> int:
+        return value + self.by
+
+
+async def test_objects_whose_class_has_no_hash_are_functions_too() -> None:
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_collection([1]).map(OfThem(1))
+    with pytest.raises(am.InvalidArgumentError, match="nothing there emits to it"):
+        stream.get_side_output(LATE)
+    assert await stream.collect() == [2]
