@@ -1,4 +1,8 @@
-"""An extension of Sphinx: a method that is inherited has its overloads in the reference."""
+"""An extension of Sphinx: which overloads a method has in the reference.
+
+One that is inherited has those of its base. Where overloads take keywords together, as
+``**settings: Unpack[...]``, the method's own signature is shown, which has their defaults.
+"""
 
 from __future__ import annotations
 
@@ -27,5 +31,7 @@ def inherit_overloads(app: Any) -> None:
             for name, overloads in list(analyzer.overloads.items()):
                 of, _, method = name.rpartition(".")
                 shown = getattr(owner, method, None)
-                if of == base.__qualname__ and shown.__qualname__ == name:
+                if "Unpack[" in str(overloads):
+                    del analyzer.overloads[name]
+                elif of == base.__qualname__ and shown.__qualname__ == name:
                     analyzer.overloads[f"{owner.__qualname__}.{method}"] = overloads

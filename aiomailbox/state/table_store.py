@@ -88,21 +88,26 @@ def merge_contents(
     """
     _check_mergeable(descriptor)
     now_ms = 0 if expiry is None else expiry.now_ms()
+    namespaces = dict.fromkeys([target, *sources])
     live = []
-    for namespace in dict.fromkeys([target, *sources]):
+    for namespace in namespaces:
         content = table.get(key, namespace)
         if content is not None and expiry is not None:
             content = expiry.live(content, now_ms)
         if content is not None:
             live.append(content)
-        table.remove(key, namespace)
-    if not live:
-        return
-    if expiry is None or isinstance(descriptor, ListStateDescriptor):
-        table.put(key, target, reduce(partial(joined, descriptor), live))
-    else:
-        merged = reduce(partial(joined, descriptor), (content for content, _ in live))
-        table.put(key, target, (merged, now_ms))
+    # First what may raise, as functions of the user's do: then nothing has moved.
+    merged: Any = None
+    if live and (expiry is None or isinstance(descriptor, ListStateDescriptor)):
+        merged = reduce(partial(joined, descriptor), live)
+    elif live:
+        values = (content for content, _ in live)
+        merged = (reduce(partial(joined, descriptor), values), now_ms)
+    for namespace in namespaces:
+        if namespace != target or not live:
+            table.remove(key, namespace)
+    if live:
+        table.put(key, target, merged)
 
 
 def joined(descriptor: StateDescriptor, first: Any, second: Any) -> Any:

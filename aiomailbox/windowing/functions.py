@@ -175,6 +175,9 @@ class ProcessWindowFunction(Generic[KeyT, InT, OutT, WindowT]):
             elements: The window's records; after reduce or aggregate just its result.
             out: The collector.
         """
+        raise WrongTypeError(
+            "window_function", f"{type(self).__qualname__} defines no process"
+        )
 
     def clear(self, context: ProcessWindowContext[WindowT], /) -> Pending:
         """Clear the window's own state; the window has expired."""

@@ -100,8 +100,7 @@ class WindowSpec:
         if isinstance(self.assigner, GlobalWindows):
             return
         windows = type(self.assigner).__name__
-        # The assigner's own one fits.
-        trigger = None if self.trigger is None else innermost(self.trigger)
+        trigger = innermost(self.actual_trigger)
         name = type(trigger).__name__
         if self.assigner.is_event_time:
             if isinstance(trigger, ProcessingTimeTrigger):

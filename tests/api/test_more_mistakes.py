@@ -1244,3 +1244,24 @@ async def test_an_empty_cell_where_a_number_must_be_is_told_how(tmp_path: Path) 
     source = am.FileSource(tmp_path / "bids.csv", records={"price": float})
     with pytest.raises(am.JobFailedError, match=r"as float \| None"):
         await Env().from_source(source).collect()
+
+
+class Delegates(am.ProcessFunction):
+    def process_element(self, value: Any, context: Any, out: Any) -> Any:
+        return super().process_element(value, context, out)
+
+
+class DelegatesWithKeys(am.KeyedProcessFunction):
+    def process_element(self, value: Any, context: Any, out: Any) -> Any:
+        return super().process_element(value, context, out)
+
+
+@pytest.mark.parametrize("function", [Delegates, DelegatesWithKeys])
+async def test_a_method_that_leaves_its_record_to_a_base_without_one_loses_none_in_silence(
+    function: Any,
+) -> None:
+    stream = am.StreamExecutionEnvironment().from_collection([1])
+    keyed = issubclass(function, am.KeyedProcessFunction)
+    processed: Any = stream.key_by(lambda one: one) if keyed else stream
+    with pytest.raises(am.JobFailedError, match="defines no process_element"):
+        await processed.process(function()).collect()

@@ -186,6 +186,19 @@ def test_merging_moves_the_sources_into_the_target(store: Any) -> None:
     assert store.namespaced(TOTAL).namespaces("a") == ["w1"]
 
 
+def test_a_merge_whose_function_fails_moves_nothing(store: Any) -> None:
+    def refuse(old: int, new: int) -> int:
+        raise ValueError("no sum")
+
+    total = ReducingStateDescriptor("total", refuse)
+    store.set_current_key("a")
+    for window, value in (("w1", 1), ("w2", 2)):
+        store.get_reducing(total, window).add(value)
+    with pytest.raises(ValueError, match="no sum"):
+        store.merge_namespaces(total, "w1", ["w2"])
+    assert [store.get_reducing(total, each).get() for each in ("w1", "w2")] == [1, 2]
+
+
 def test_value_state_cannot_be_merged(store: Any) -> None:
     store.set_current_key("a")
     store.get_value(COUNT, "w2").update(1)

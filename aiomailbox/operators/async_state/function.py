@@ -301,6 +301,9 @@ class KeyedAsyncProcessFunction(Generic[KeyT, InT, OutT]):
         self, value: InT, context: KeyedAsyncContext[KeyT], out: Collector[OutT], /
     ) -> None:
         """Process one record; pass results to ``out.collect(value)``."""
+        raise WrongTypeError(
+            "function", f"{type(self).__qualname__} defines no process_element"
+        )
 
     @inherited_on_timer
     async def on_timer(

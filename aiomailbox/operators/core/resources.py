@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import RecordFailures
-from aiomailbox.operators.core.operator import Operator, Pending, finished, pending_of
+from aiomailbox.operators.core.operator import (
+    Operator,
+    Pending,
+    finished,
+    pending_of,
+    then,
+)
 from aiomailbox.operators.core.user_code import (
     check_methods,
     describe,
@@ -275,8 +281,10 @@ class FunctionHolder(Operator):
 
     def close(self) -> Pending:
         """Close the function, if it was opened."""
-        super().close()
-        return self._failures.guard(self._life.close) if self._life.is_open else None
+        closed = super().close()
+        if not self._life.is_open:
+            return closed
+        return then(closed, self._failures.guard, self._life.close)
 
 
 def _ended(result: object) -> Pending:

@@ -69,6 +69,9 @@ class ElementFunction(RichFunction[OutT], Generic[InT, ContextT, OutT]):
         self, value: InT, context: ContextT, out: Collector[OutT], /
     ) -> Pending:
         """Process one record; pass results to ``out.collect(value)``."""
+        raise WrongTypeError(
+            "function", f"{type(self).__qualname__} defines no process_element"
+        )
 
 
 class ProcessFunction(ElementFunction[InT, ProcessContext, OutT], Generic[InT, OutT]):
@@ -602,12 +605,19 @@ class BroadcastFunction(
         self, value: FirstT, context: ContextT, out: Collector[OutT], /
     ) -> Pending:
         """Process a record; ``context.get_broadcast_state(descriptor)`` is read-only."""
+        raise WrongTypeError(
+            "function", f"{type(self).__qualname__} defines no process_element"
+        )
 
     @abstractmethod
     def process_broadcast_element(
         self, value: SecondT, context: OtherContextT, out: Collector[OutT], /
     ) -> Pending:
         """Process a broadcast record, which may change the broadcast state."""
+        raise WrongTypeError(
+            "function",
+            f"{type(self).__qualname__} defines no process_broadcast_element",
+        )
 
     def end_input(self, index: int, out: Collector[OutT], /) -> Pending:
         """React to the end of the stream (0) or of the broadcast stream (1)."""

@@ -99,6 +99,9 @@ class ProcessJoinFunction(Generic[FirstT, SecondT, OutT]):
         /,
     ) -> Pending:
         """Process a pair; pass results to ``out.collect(value)``."""
+        raise WrongTypeError(
+            "function", f"{type(self).__qualname__} defines no process_element"
+        )
 
     def close(self) -> Pending:
         """Release resources; called also after a failure."""
