@@ -29,7 +29,12 @@ from aiomailbox.errors import (
 )
 from aiomailbox.graph.job_graph import JobGraph, Node
 from aiomailbox.ids import OperatorId, VertexId
-from aiomailbox.operators.core.user_code import is_own_line, is_users, user_location
+from aiomailbox.operators.core.user_code import (
+    is_of_another_library,
+    is_own_line,
+    is_users,
+    user_location,
+)
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.runtime.job_snapshot import FailureSummary
 from aiomailbox.runtime.views import TaskView, positions_of
@@ -271,9 +276,11 @@ def _from_the_users_first(first: TracebackType | None) -> TracebackType | None:
 
 def _from_what_is_not_ours(first: TracebackType | None) -> TracebackType | None:
     """Return a traceback from the user's first frame on, or another library's, or None."""
-    shown = _from_the_users_first(first)
-    if shown is None or is_own_line(shown.tb_frame.f_code.co_filename):
-        return None
+    shown = users_part(first)
+    while shown is None and first is not None:
+        if is_of_another_library(first.tb_frame.f_code.co_filename):
+            shown = first
+        first = first.tb_next
     return shown
 
 

@@ -148,6 +148,11 @@ def is_users(location: str) -> bool:
     )
 
 
+def is_of_another_library(location: str) -> bool:
+    """Say whether a location is in what is installed beside aiomailbox."""
+    return any(name in location for name in _INSTALLED) and not is_own_line(location)
+
+
 def is_own_line(location: str) -> bool:
     """Say whether a location is in aiomailbox itself.
 
