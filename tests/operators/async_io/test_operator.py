@@ -316,6 +316,29 @@ async def test_rows_that_are_held_go_to_the_subtask_of_their_key_and_to_no_other
     assert sorted(parts[0] + parts[1]) == [2 * value for value in range(20)]
 
 
+@pytest.mark.parametrize("ordered", [True, False, "key"])
+async def test_watermarks_that_are_held_keep_their_places_in_a_new_instance(
+    drive: Any, gates: Any, ordered: Any
+) -> None:
+    key = (lambda value: value) if ordered == "key" else None
+    driven = await drive(gates, ordered=ordered, key=key)
+    driven.send([1])
+    driven.watermark(10)
+    driven.send([2])
+    driven.watermark(20)
+    await tick()
+    state = driven.operator.snapshot()
+    await driven.close()
+    again = await drive(double, state=state, ordered=ordered, key=key)
+    await again.finish()
+    if ordered == "key":
+        # A row does not wait for the watermark before it, nor is that one told alone.
+        assert again.shown[-1] == "wm 20"
+        assert sorted(again.values) == [2, 4]
+    else:
+        assert again.shown == [2, "wm 10", 4, "wm 20"]
+
+
 async def test_more_restored_rows_than_places_do_not_deadlock(drive: Any) -> None:
     """SEM-118, MB-132."""
     rows = [(value, value) for value in range(3)]
