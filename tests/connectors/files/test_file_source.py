@@ -587,6 +587,7 @@ async def test_columns_in_the_names_of_directories_are_said_not_to_be_read(
     assert caplog.records == []
 
 
+@pytest.mark.real_time
 def test_many_files_are_dealt_out_in_a_time_that_grows_as_their_number(
     tmp_path: Path,
 ) -> None:

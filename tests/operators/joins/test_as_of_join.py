@@ -208,6 +208,7 @@ def test_results_are_those_of_a_batch_join(steps: list[tuple[str, int]]) -> None
     assert operator._left.buffer.is_empty()
 
 
+@pytest.mark.real_time
 def test_many_versions_of_a_key_are_not_all_looked_at_for_each_record() -> None:
     """It would take a hundred times the time for ten times as many."""
 
@@ -223,8 +224,9 @@ def test_many_versions_of_a_key_are_not_all_looked_at_for_each_record() -> None:
             assert harness.values == [(row, row) for row in rows]
         return seconds
 
+    # The least of some: others may use the processor and its caches meanwhile.
     few_s = min(joined_s(2_000) for _ in range(3))
-    assert joined_s(20_000) < 40 * few_s
+    assert min(joined_s(20_000) for _ in range(2)) < 40 * few_s
 
 
 def test_results_come_before_their_watermark_and_keys_apart() -> None:
