@@ -60,19 +60,29 @@ class Notebook:
         """Begin a cell; return what names it."""
         return str(self.client.execute(code))
 
-    def next_message(self) -> dict[str, Any]:
-        message: dict[str, Any] = self.client.get_iopub_msg(timeout=60)
-        return message
+    def messages(self) -> Iterator[dict[str, Any]]:
+        while True:
+            yield self.client.get_iopub_msg(timeout=60)
+
+    def wait_for(self, cell: str, text: str) -> None:
+        """Wait until a cell has printed a text, in however many pieces it comes."""
+        printed = ""
+        for message in self.messages():
+            if message["parent_header"].get("msg_id") == cell:
+                printed += "".join(texts_of([message]))
+                assert not of_kind([message], "error"), message
+            if text in printed:
+                return
 
     def end(self, cell: str) -> list[dict[str, Any]]:
         """Wait for the end of a cell; return what came meanwhile, of whatever cell."""
         answers: list[dict[str, Any]] = []
-        while True:
-            message = self.next_message()
+        for message in self.messages():
             answers.append(message)
             is_mine = message["parent_header"].get("msg_id") == cell
             if is_mine and message["content"].get("execution_state") == "idle":
-                return answers
+                break
+        return answers
 
     def run(self, code: str) -> list[dict[str, Any]]:
         return self.end(self.begin(code))
@@ -81,7 +91,11 @@ class Notebook:
         """Run a cell; return what it has printed."""
         answers = self.run(code)
         assert not of_kind(answers, "error"), answers
-        return "".join(one["content"]["text"] for one in of_kind(answers, "stream"))
+        return "".join(texts_of(answers))
+
+
+def texts_of(answers: list[dict[str, Any]]) -> list[str]:
+    return [one["content"]["text"] for one in of_kind(answers, "stream")]
 
 
 def of_kind(answers: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
@@ -164,8 +178,7 @@ def test_interrupting_the_kernel_stops_the_job_of_the_cell(notebook: Notebook) -
     for way in ways:
         notebook.text("ended.clear()")
         cell = notebook.begin(way)
-        while notebook.next_message()["content"].get("text") != "begun\n":
-            pass
+        notebook.wait_for(cell, "begun")
         notebook.manager.interrupt_kernel()
         [error] = of_kind(notebook.end(cell), "error")
         assert error["content"]["ename"] in {"CancelledError", "KeyboardInterrupt"}
