@@ -153,7 +153,7 @@ class HeldDisk:
 
             def write(self, data: Any) -> int:
                 disk.entered.set()
-                assert disk.go.wait(10)
+                assert disk.go.wait(100)
                 if full:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 return self._file.write(data)

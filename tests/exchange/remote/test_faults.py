@@ -91,9 +91,13 @@ async def meet(world: Any) -> AsyncIterator[Callable[..., Any]]:
     """Connect strangers to the world's server."""
     met: list[Stranger] = []
 
-    async def connect(context: ssl.SSLContext | None = None) -> Stranger:
+    async def connect() -> Stranger:
         host, port = world.address
-        met.append(Stranger(*await asyncio.open_connection(host, port, ssl=context)))
+        if port is None:
+            connected = await asyncio.open_unix_connection(host)
+        else:
+            connected = await asyncio.open_connection(host, port)
+        met.append(Stranger(*connected))
         return met[-1]
 
     yield connect
@@ -286,12 +290,14 @@ async def test_strangers_beyond_the_limit_are_turned_away_and_counted(
     server = await world.serve(options=world.options._replace(strangers_max=3))
     canary = Canary(world)
     await canary.sings()
+    started_at = time.monotonic()
     strangers = [await meet() for _ in range(8)]
     await strangers[4].until_closed()
     assert server.connections == 4
     await canary.sings()
     await server.close()
-    # One line at once, and one with the sum: not eight.
+    # One line at once, one a second with the sum, and one at the end: not eight.
+    seconds = time.monotonic() - started_at
     assert world.reasons()[0] == NEEDED
     sums = [
         fields["count"]
@@ -299,7 +305,7 @@ async def test_strangers_beyond_the_limit_are_turned_away_and_counted(
         if event == "connections closed"
     ]
     assert 1 + sum(sums) == 8
-    assert len(sums) <= 2
+    assert len(sums) <= 1 + seconds
 
 
 async def test_who_names_the_job_is_turned_away_after_those_who_do_not(
@@ -346,9 +352,10 @@ async def test_time_in_which_the_servers_loop_is_held_is_no_part_of_a_deadline(
         security=Security(secret=SECRET),
         options=world.options._replace(handshake_timeout=0.4),
     )
+    # Before it is known: what is held up until then makes it no shorter.
+    started_at = time.monotonic()
     stranger = await meet()
     await world.until(lambda: server.connections == 1)
-    started_at = time.monotonic()
     time.sleep(0.5)
     stranger.send(hello())
     await stranger.receive(4)
@@ -456,7 +463,10 @@ async def test_workers_with_different_secrets_tell_both_sides(
 async def test_a_peer_that_reads_nothing_is_closed_and_pins_a_few_buffers(
     world: Any, meet: Callable[..., Any]
 ) -> None:
-    server = await world.serve(options=world.options._replace(stall_timeout=0.3))
+    # Of TCP, the kernel has the same limit, and might be the first to say so.
+    server = await world.serve(
+        "unix", options=world.options._replace(stall_timeout=0.3)
+    )
     canary = Canary(world)
     partition = world.producer.partition(0)
     for _ in range(400):
@@ -695,15 +705,16 @@ async def test_data_passes_between_workers_that_know_each_others_authority(
 async def test_a_certificate_of_another_authority_is_not_let_in(
     world: Any, papers: Papers
 ) -> None:
-    world.options = world.options._replace(handshake_timeout=1.0, linger=0.1)
     server = await world.serve(security=papers.of("server"))
     canary = Canary(world, security=papers.of("friend"))
     await canary.sings()
+    # They would go on asking for long.
+    hasty = world.options._replace(connect_timeout=1.0)
     stranger = papers.of("stranger", trustme.CA())
-    reader = world.read(world.connect(security=stranger), 0)
+    reader = world.read(world.connect(security=stranger, options=hasty), 0)
     await reader.until(lambda: bool(reader.failures))
     assert isinstance(reader.failures[0], RemoteTransportError)
-    plain = world.read(world.connect(), 0)
+    plain = world.read(world.connect(options=hasty), 0)
     await plain.until(lambda: bool(plain.failures))
     await world.until(lambda: any("TLS was not" in x for x in world.reasons()))
     await canary.sings()
