@@ -30,7 +30,7 @@ PRIVATE: Final = 0o600
 _CHUNK_BYTES: Final = 1 << 20
 _TEMPORARY: Final = ".part"
 _LOCK: Final = ".lock"
-_LOOKS_FOR_HOLDER: Final = 20
+_LOOKS_FOR_HOLDER: Final = 400
 _LOOK_EVERY_S: Final = 0.005
 # Where files have no mode that can be set.
 _HAS_NO_MODES: Final = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}

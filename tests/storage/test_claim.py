@@ -9,10 +9,12 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from aiomailbox.errors import StorageClaimedError
+from aiomailbox.storage import local
 from aiomailbox.storage.local import LocalClaim
 
 
@@ -30,16 +32,27 @@ def test_a_claim_that_was_removed_can_be_made_again(tmp_path: Path) -> None:
     assert (tmp_path / "lock").exists()
 
 
-def test_a_holder_that_has_not_said_its_name_yet_is_waited_for(tmp_path: Path) -> None:
+def test_a_holder_that_has_not_said_its_name_yet_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For two seconds, which its thread may wait for the processor."""
+    looked_s: list[float] = []
+
+    def say_it_late(seconds: float) -> None:
+        looked_s.append(seconds)
+        if sum(looked_s) > 1.9:
+            print("job 'late'", file=file, flush=True)
+
     with (tmp_path / "lock").open("w", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
+        monkeypatch.setattr(local, "time", SimpleNamespace(sleep=looked_s.append))
         with pytest.raises(StorageClaimedError, match="another job"):
             LocalClaim(tmp_path / "lock", "me")
-        late = threading.Timer(0.01, lambda: print("job 'late'", file=file, flush=True))
-        late.start()
+        assert sum(looked_s) == pytest.approx(2)
+        looked_s.clear()
+        monkeypatch.setattr(local, "time", SimpleNamespace(sleep=say_it_late))
         with pytest.raises(StorageClaimedError, match="job 'late'"):
             LocalClaim(tmp_path / "lock", "me")
-        late.join()
 
 
 def test_a_claim_that_is_collected_has_ended(tmp_path: Path) -> None:
