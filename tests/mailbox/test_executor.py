@@ -115,7 +115,7 @@ class TestSubmit:
         processor = MailboxProcessor(idle)
 
         def ask() -> int:
-            answer = processor.main_executor.submit(lambda: 42).result(10)
+            answer = processor.main_executor.submit(lambda: 42).result(60)
             processor.all_actions_completed()
             return answer
 

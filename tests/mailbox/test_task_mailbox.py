@@ -304,26 +304,30 @@ class TestLife:
         """MB-4, MB-5."""
         mailbox = owned()
         started = threading.Barrier(5)
-        ended: list[bool] = []
+        has_ended = threading.Event()
+        stopped: list[bool] = []
 
         def put_for_ever() -> None:
             mail = urgent("x") if is_urgent else a_mail("x")
             mailbox.put(mail)
             started.wait()
             with contextlib.suppress(MailboxClosedError):
-                while mailbox.size() < 1_000_000:
+                while not has_ended.is_set():
                     mailbox.put(mail)
+                # It has ended by now, whoever had the processor until then.
+                mailbox.put(mail)
                 return
-            ended.append(True)
+            stopped.append(True)
 
         threads = [threading.Thread(target=put_for_ever) for _ in range(4)]
         for thread in threads:
             thread.start()
         started.wait()
         getattr(mailbox, end)()
+        has_ended.set()
         for thread in threads:
             thread.join()
-        assert ended == [True] * 4
+        assert stopped == [True] * 4
 
     @pytest.mark.real_time
     async def test_run_exclusively_keeps_several_puts_together(

@@ -596,16 +596,18 @@ def test_many_files_are_dealt_out_in_a_time_that_grows_as_their_number(
     def dealt(count: int) -> tuple[FileEnumerator, float]:
         names = [f"{number:07}.jsonl" for number in range(count)]
         enumerator = FileEnumerator(context, lambda: names, "names", None, None)
-        began = time.process_time()
+        began = time.thread_time()
         for _ in names:
             enumerator.handle_split_request(0)
-        return enumerator, time.process_time() - began
+        return enumerator, time.thread_time() - began
 
+    # The least of some: others may use the processor and its caches meanwhile.
     context = Context()
     few_s = min(dealt(20_000)[1] for _ in range(3))
-    context = Context()
-    enumerator, many_s = dealt(200_000)
+    many_s = min(dealt(200_000)[1] for _ in range(2))
     assert many_s < 40 * few_s
+    context = Context()
+    enumerator, _ = dealt(3)
     enumerator.add_splits_back([FileSplit("y"), FileSplit("z")], 0)
     for _ in range(2):
         enumerator.handle_split_request(1)

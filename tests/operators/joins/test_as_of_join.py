@@ -215,12 +215,12 @@ def test_many_versions_of_a_key_are_not_all_looked_at_for_each_record() -> None:
     def joined_s(count: int) -> float:
         rows = list(range(1, count + 1))
         with TwoInputHarness(AsOfJoinOperator(no_key, no_key), keyed=True) as harness:
-            began = time.process_time()
+            began = time.thread_time()
             harness.second.process_run(rows, rows)
             harness.first.process_run(rows, rows)
             for one in (harness.first, harness.second):
                 one.process_watermark(count)
-            seconds = time.process_time() - began
+            seconds = time.thread_time() - began
             assert harness.values == [(row, row) for row in rows]
         return seconds
 
