@@ -64,9 +64,8 @@ from aiomailbox.operators.keyed.operators import KeyCheck
 from aiomailbox.operators.sinks.sink import Sink, SinkOperator
 from aiomailbox.operators.stateless.fused import StageKind
 from aiomailbox.operators.stateless.operators import stateless
-from aiomailbox.policies.arguments import check_count, check_type
 from aiomailbox.policies.cache import Cache
-from aiomailbox.signatures import accepts, snake_case
+from aiomailbox.signatures import accepts, check_count, check_type, snake_case
 from aiomailbox.state.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,

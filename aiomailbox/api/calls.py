@@ -28,12 +28,11 @@ from aiomailbox.graph.transformation import OperatorFactory
 from aiomailbox.operators.async_io.operator import AsyncMapOperator
 from aiomailbox.operators.core.failures import OnError, check_on_error, fail
 from aiomailbox.operators.joins.lookup import LookupJoinOperator
-from aiomailbox.policies.arguments import check_count, check_type
 from aiomailbox.policies.batch import Batch
 from aiomailbox.policies.cache import Cache
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.policies.retry import Retry
-from aiomailbox.signatures import explained
+from aiomailbox.signatures import check_count, check_type, explained
 from aiomailbox.typevars import T, U, V
 
 if TYPE_CHECKING:

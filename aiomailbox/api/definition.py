@@ -39,11 +39,11 @@ from aiomailbox.graph.transformation import Origin, Transformation, reachable
 from aiomailbox.logs import library_log
 from aiomailbox.operators.core.user_code import caller_location, is_called_by_import
 from aiomailbox.operators.sources.source import Boundedness
-from aiomailbox.policies.arguments import check_choice
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.deployment import Deployment, Embedded
 from aiomailbox.runtime.master import JobMaster
 from aiomailbox.runtime.services import PullHandover
+from aiomailbox.signatures import check_choice
 
 # Of operators that nothing reads: enough to name a mistake.
 _DECLARED_MAX: Final = 1000

@@ -67,11 +67,10 @@ from aiomailbox.operators.core.event_progress import rows_for_times
 from aiomailbox.operators.core.user_code import warn_here
 from aiomailbox.operators.sources.operator import SourceOperator
 from aiomailbox.operators.sources.source import Boundedness, Source
-from aiomailbox.policies.arguments import check_count, check_type
 from aiomailbox.records.events import Question
 from aiomailbox.runtime.config import JobConfig, JobSettings, JobState
 from aiomailbox.runtime.master import JobMaster, JobResult
-from aiomailbox.signatures import explained
+from aiomailbox.signatures import check_count, check_type, explained
 from aiomailbox.typevars import T
 
 if TYPE_CHECKING:

@@ -45,7 +45,6 @@ from aiomailbox.errors import (
 from aiomailbox.graph.describe import describe_svg
 from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.operators.core.user_code import is_own_line
-from aiomailbox.policies.arguments import check_choice, check_count, check_type
 from aiomailbox.records.events import SnapshotType, StopMode
 from aiomailbox.runtime.bottleneck import BackpressureReport, Bottleneck
 from aiomailbox.runtime.config import JobState
@@ -60,7 +59,13 @@ from aiomailbox.runtime.views import (
     place_of_savepoint,
     record_totals,
 )
-from aiomailbox.signatures import Misnamed, explained
+from aiomailbox.signatures import (
+    Misnamed,
+    check_choice,
+    check_count,
+    check_type,
+    explained,
+)
 from aiomailbox.supervision import outlast
 from aiomailbox.threads import check_loop
 from aiomailbox.typevars import T

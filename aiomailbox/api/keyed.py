@@ -45,10 +45,10 @@ from aiomailbox.operators.keyed.operators import (
 )
 from aiomailbox.operators.useful.operators import DeduplicateOperator
 from aiomailbox.operators.useful.patterns import Match, MatchOperator, Pattern
-from aiomailbox.policies.arguments import check_count
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.policies.retry import Retry
 from aiomailbox.records.events import OutputTag
+from aiomailbox.signatures import check_count
 from aiomailbox.typevars import K, T, U, V
 from aiomailbox.windowing.assigners import (
     EventTimeSessionWindows,

@@ -11,11 +11,10 @@ from aiomailbox.api.definition import JobDefinition
 from aiomailbox.api.stream import DataStream, checked_result
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.graph.transformation import Origin
-from aiomailbox.policies.arguments import check_count
 from aiomailbox.records.events import OutputTag
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.job_snapshot import JobSnapshot
-from aiomailbox.signatures import explained
+from aiomailbox.signatures import check_count, explained
 
 if TYPE_CHECKING:
     from aiomailbox.connectors.spark import DataFrame

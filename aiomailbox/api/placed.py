@@ -21,7 +21,7 @@ from aiomailbox.exchange.writer import (
 )
 from aiomailbox.graph.transformation import ChainingStrategy, Origin, Transformation
 from aiomailbox.operators.core.user_code import caller_location, check_function
-from aiomailbox.policies.arguments import check_count
+from aiomailbox.signatures import check_count
 from aiomailbox.typevars import T
 
 if TYPE_CHECKING:

@@ -109,9 +109,8 @@ from aiomailbox.operators.stateless.operators import (
 from aiomailbox.operators.useful.operators import (
     WithLatestOperator,
 )
-from aiomailbox.policies.arguments import check_type
 from aiomailbox.records.events import OutputTag
-from aiomailbox.signatures import explained
+from aiomailbox.signatures import check_type, explained
 from aiomailbox.state.descriptors import MapStateDescriptor
 from aiomailbox.typevars import K, T, U, V
 from aiomailbox.windowing.assigners import GlobalWindows, WindowAssigner

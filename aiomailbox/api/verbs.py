@@ -21,11 +21,10 @@ from aiomailbox.graph.transformation import Origin, Transformation, known_fields
 from aiomailbox.logs import library_log
 from aiomailbox.operators.sinks.sink import SinkOperator
 from aiomailbox.operators.sources.source import Boundedness, Source
-from aiomailbox.policies.arguments import check_count
 from aiomailbox.records.run import Run
 from aiomailbox.runtime.master import JobMaster
 from aiomailbox.runtime.services import CountingHandover, PullHandover
-from aiomailbox.signatures import explained
+from aiomailbox.signatures import check_count, explained
 from aiomailbox.typevars import T
 
 if TYPE_CHECKING:

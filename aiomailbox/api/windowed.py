@@ -31,8 +31,8 @@ from aiomailbox.operators.core.user_code import (
     is_async_callable,
     warn_here,
 )
-from aiomailbox.policies.arguments import check_count, check_type
 from aiomailbox.records.events import OutputTag
+from aiomailbox.signatures import check_count, check_type
 from aiomailbox.state.descriptors import AggregateFunction
 from aiomailbox.typevars import K, T, U, V, WindowT
 from aiomailbox.windowing.assigners import (

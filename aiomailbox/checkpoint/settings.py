@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from aiomailbox.durations import above_zero, duration_text, pipeline_ms
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
-from aiomailbox.policies.arguments import check_count, check_type, refuse_home
 from aiomailbox.records.events import NO_ALIGNED_TIMEOUT, Alignment, SnapshotType
+from aiomailbox.signatures import check_count, check_type, refuse_home
 from aiomailbox.storage.local import PRIVATE
 
 # A file of its own costs some syncs.

@@ -53,9 +53,9 @@ from aiomailbox.operators.core.failures import USER_ERRORS
 from aiomailbox.operators.core.fields import FieldSelector, FieldsSelector, RecordFields
 from aiomailbox.operators.core.operator import Pending, in_turn
 from aiomailbox.operators.core.user_code import describe
-from aiomailbox.policies.arguments import check_names
 from aiomailbox.records.events import MIN_TIMESTAMP
 from aiomailbox.records.run import ListRun, Run, take_records
+from aiomailbox.signatures import check_names
 from aiomailbox.state.operator_state import OperatorStateSnapshot, RedistributionMode
 
 # Which fields an asynchronous function is called with.

@@ -38,8 +38,8 @@ from aiomailbox.operators.core.user_code import (
     is_async_callable,
     refuse_generator,
 )
-from aiomailbox.policies.arguments import check_choice
 from aiomailbox.records.run import Run
+from aiomailbox.signatures import check_choice
 from aiomailbox.threads import run_in_thread
 
 _Arrays = dict[str, np.ndarray]

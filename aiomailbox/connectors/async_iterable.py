@@ -29,8 +29,8 @@ from aiomailbox.operators.sources.source import (
     SplitReader,
     StaticEnumerator,
 )
-from aiomailbox.policies.arguments import check_count
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun
+from aiomailbox.signatures import check_count
 from aiomailbox.state.serializers import kept_in_state
 from aiomailbox.supervision import end_tasks, frames_of
 from aiomailbox.task.stream_task import place_of

@@ -20,7 +20,7 @@ from aiomailbox.errors import (
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.sinks.sink import CommitterContext
-from aiomailbox.policies.arguments import check_choice, check_type, local_path
+from aiomailbox.signatures import check_choice, check_type, local_path
 from aiomailbox.storage.commit_log import CommitLog, DirectoryLog, Following
 from aiomailbox.storage.local import make_directories, sync_directory
 from aiomailbox.storage.spark_log import SparkLog

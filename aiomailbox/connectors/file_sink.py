@@ -31,9 +31,8 @@ from aiomailbox.operators.core.failures import USER_ERRORS
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.core.user_code import shortened
 from aiomailbox.operators.sinks.sink import CommitterContext, Guarantee
-from aiomailbox.policies.arguments import check_choice, check_names, check_suffix
 from aiomailbox.records.run import Run
-from aiomailbox.signatures import explained
+from aiomailbox.signatures import check_choice, check_names, check_suffix, explained
 
 Format = Literal["jsonl", "csv", "text"]
 

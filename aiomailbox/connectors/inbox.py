@@ -31,9 +31,9 @@ from aiomailbox.operators.sources.source import (
     SplitReader,
     StaticEnumerator,
 )
-from aiomailbox.policies.arguments import check_count
 from aiomailbox.records.events import Answer, Question
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
+from aiomailbox.signatures import check_count
 from aiomailbox.threads import check_loop
 from aiomailbox.typevars import InT, T
 

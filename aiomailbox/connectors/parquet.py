@@ -35,14 +35,14 @@ from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.fields import RecordFields
 from aiomailbox.operators.core.operator import Pending, finished
 from aiomailbox.operators.sinks.sink import CommitterContext, Guarantee
-from aiomailbox.policies.arguments import (
+from aiomailbox.records.run import Run
+from aiomailbox.signatures import (
     check_choice,
     check_count,
     check_names,
     check_suffix,
     check_type,
 )
-from aiomailbox.records.run import Run
 from aiomailbox.storage.commit_log import Following
 
 # Rows by the values of columns, in directories that Spark and Arrow read as columns.

@@ -31,8 +31,8 @@ from aiomailbox.operators.core.fields import field_or_function
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.core.user_code import caller_location
 from aiomailbox.operators.sinks.sink import Guarantee
-from aiomailbox.policies.arguments import check_type
 from aiomailbox.records.run import Run
+from aiomailbox.signatures import check_type
 
 _PLAIN = (bytes, int, float)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from aiomailbox.durations import duration_s
-from aiomailbox.policies.arguments import check_count
+from aiomailbox.signatures import check_count
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,7 @@ from typing import Any
 
 from aiomailbox.durations import above_zero, duration_s
 from aiomailbox.errors import WrongTypeError
-from aiomailbox.policies.arguments import check_count
-from aiomailbox.signatures import accepts
+from aiomailbox.signatures import accepts, check_count
 
 
 @dataclass(frozen=True, slots=True)

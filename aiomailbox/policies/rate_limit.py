@@ -19,7 +19,7 @@ import msgspec
 
 from aiomailbox.durations import above_zero, duration_s, duration_text
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.policies.arguments import check_choice, check_number, check_type
+from aiomailbox.signatures import check_choice, check_number, check_type
 
 # More than a clock's rounding: windows are closed at both ends.
 _MARGIN_S: Final = 1e-6

@@ -50,7 +50,7 @@ from aiomailbox.errors import (
     UsageError,
     UserFunctionError,
 )
-from aiomailbox.policies.arguments import check_count, check_number
+from aiomailbox.signatures import check_count, check_number
 
 # Growth stops here: far beyond every maximum, far below where floats overflow.
 _BACKOFF_MS_MAX: Final = 2.0**60

@@ -18,8 +18,7 @@ from aiomailbox.errors import (
     StopTask,
     WrongTypeError,
 )
-from aiomailbox.policies.arguments import check_count, check_number
-from aiomailbox.signatures import accepts
+from aiomailbox.signatures import accepts, check_count, check_number
 
 RetryOn = (
     type[BaseException]

@@ -21,13 +21,12 @@ from aiomailbox.checkpoint.settings import CheckpointConfig
 from aiomailbox.durations import pipeline_ms
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.exchange.core.contract import BUFFER_SIZE_BYTES
-from aiomailbox.policies.arguments import check_choice
 from aiomailbox.policies.restart import (
     ExponentialDelayRestart,
     NoRestart,
     RestartStrategy,
 )
-from aiomailbox.signatures import explained
+from aiomailbox.signatures import check_choice, explained
 from aiomailbox.state.backends import HeapStateBackend, StateBackend
 from aiomailbox.state.serializers import check_state_names
 

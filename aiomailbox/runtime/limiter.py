@@ -24,8 +24,8 @@ from aiomailbox.errors import (
 )
 from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.operators.core.context import Limiter
-from aiomailbox.policies.arguments import check_number
 from aiomailbox.policies.rate_limit import RateLimit, RateUsage, RateWindow
+from aiomailbox.signatures import check_number
 
 _Waiter = tuple[float, "asyncio.Future[None]"]
 

@@ -19,10 +19,10 @@ from aiomailbox.metrics.catalogue import Metric, MetricValue
 from aiomailbox.metrics.instruments import HotKey, KeyTotal
 from aiomailbox.operators.core.operator import OpenCalls
 from aiomailbox.operators.sources.operator import SourceOperator
-from aiomailbox.policies.arguments import check_type
 from aiomailbox.records.events import SnapshotType
 from aiomailbox.runtime.held_loop import Stall
 from aiomailbox.runtime.loop_watch import BlockShare, shares_of, stalls_of
+from aiomailbox.signatures import check_type
 from aiomailbox.storage import path_of
 from aiomailbox.supervision import frames_of
 from aiomailbox.task.stream_task import StreamTask

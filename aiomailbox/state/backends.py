@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from aiomailbox.clock import Clock
 from aiomailbox.errors import InvalidArgumentError, MissingExtraError, WrongTypeError
 from aiomailbox.keygroups.assignment import KeyGroupRange
-from aiomailbox.policies.arguments import check_type, local_path
+from aiomailbox.signatures import check_type, local_path
 from aiomailbox.state.layers import (
     DictSnapshot,
     Layer,

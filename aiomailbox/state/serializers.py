@@ -19,7 +19,6 @@ from aiomailbox.errors import (
     StateError,
     WrongTypeError,
 )
-from aiomailbox.policies.arguments import check_type
 from aiomailbox.records.python_types import PythonTypes
 from aiomailbox.records.record_classes import (
     Family,
@@ -37,6 +36,7 @@ from aiomailbox.records.record_classes import (
     saved_names,
 )
 from aiomailbox.records.run import map_all
+from aiomailbox.signatures import check_type
 from aiomailbox.state.schema import (
     ClassSchema,
     check_fields,

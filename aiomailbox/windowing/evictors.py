@@ -9,8 +9,8 @@ from typing import Any
 
 from aiomailbox.durations import duration_text, pipeline_ms
 from aiomailbox.operators.core.user_code import check_sync_function, describe
-from aiomailbox.policies.arguments import check_count
 from aiomailbox.records.events import StreamRecord
+from aiomailbox.signatures import check_count
 from aiomailbox.windowing.time_window import Window
 
 

@@ -13,8 +13,8 @@ from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.operators.core.failures import OnError, check_on_error, fail
 from aiomailbox.operators.core.fields import field_or_function
 from aiomailbox.operators.keyed.operators import KeySelector
-from aiomailbox.policies.arguments import check_type
 from aiomailbox.records.events import MAX_TIMESTAMP, OutputTag
+from aiomailbox.signatures import check_type
 from aiomailbox.windowing.assigners import (
     EventTimeSessionWindows,
     GlobalWindows,

@@ -14,8 +14,8 @@ from aiomailbox.durations import duration_text, pipeline_ms
 from aiomailbox.errors import BadResultError
 from aiomailbox.eventtime.timers import InternalTimerService
 from aiomailbox.operators.core.user_code import check_sync_function, describe, shortened
-from aiomailbox.policies.arguments import check_count, check_type
 from aiomailbox.records.events import MAX_TIMESTAMP, MIN_TIMESTAMP
+from aiomailbox.signatures import check_count, check_type
 from aiomailbox.state.descriptors import ReducingStateDescriptor, ValueStateDescriptor
 from aiomailbox.state.store import ReducingState, ValueState
 from aiomailbox.state.table_store import KeyedStateStore

@@ -54,7 +54,7 @@ from aiomailbox.operators.sources.source import (
     ReaderOutput,
     SplitReader,
 )
-from aiomailbox.policies.arguments import (
+from aiomailbox.signatures import (
     check_choice,
     check_count,
     check_names,

@@ -48,10 +48,9 @@ from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.fields import RecordFields
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.sinks.sink import CommitterContext, Guarantee
-from aiomailbox.policies.arguments import local_path
 from aiomailbox.records.run import ListRun, Run
 from aiomailbox.scratch import ScratchDirectory
-from aiomailbox.signatures import explained
+from aiomailbox.signatures import explained, local_path
 from aiomailbox.storage.local import make_directories
 from aiomailbox.threads import ThreadTurns, run_in_thread
 

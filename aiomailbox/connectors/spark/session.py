@@ -25,8 +25,8 @@ from aiomailbox.errors import (
     install_command,
 )
 from aiomailbox.logs import library_log
-from aiomailbox.policies.arguments import check_count
 from aiomailbox.scratch import ScratchDirectory
+from aiomailbox.signatures import check_count
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -31,8 +31,7 @@ from aiomailbox.operators.sources.source import (
     ReaderContext,
     StaticEnumerator,
 )
-from aiomailbox.policies.arguments import check_count, local_path
-from aiomailbox.signatures import explained
+from aiomailbox.signatures import check_count, explained, local_path
 from aiomailbox.typevars import OutT
 
 _LOOPBACK: Final = "127.0.0.1"

@@ -39,8 +39,7 @@ from aiomailbox.operators.sources.source import (
     ReaderOutput,
     StaticEnumerator,
 )
-from aiomailbox.policies.arguments import check_count, refuse_home
-from aiomailbox.signatures import explained as explains
+from aiomailbox.signatures import check_count, explained as explains, refuse_home
 from aiomailbox.state.serializers import kept_in_state
 
 _LOOK_S: Final = 0.2

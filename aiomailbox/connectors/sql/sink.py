@@ -37,8 +37,8 @@ from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.core.user_code import caller_location
 from aiomailbox.operators.sinks.sink import CommitterContext, Guarantee
-from aiomailbox.policies.arguments import check_names, check_type, refuse_home
 from aiomailbox.records.run import Run
+from aiomailbox.signatures import check_names, check_type, refuse_home
 from aiomailbox.storage.local import holder
 from aiomailbox.typevars import T
 

@@ -16,7 +16,7 @@ from aiomailbox.operators.core.fields import (
     selector_where,
 )
 from aiomailbox.operators.core.user_code import shortened
-from aiomailbox.policies.arguments import check_count, check_number
+from aiomailbox.signatures import check_count, check_number
 from aiomailbox.typevars import InT, OutT, ValueT
 
 # The first and the last record by something, as aggregates.

@@ -19,11 +19,11 @@ from aiomailbox.errors import IllegalStateError, InvalidArgumentError, WrongType
 from aiomailbox.journal.entries import record_key
 from aiomailbox.operators.core.fields import field_or_function
 from aiomailbox.operators.core.user_code import check_sync_function
-from aiomailbox.policies.arguments import check_count, check_number
 from aiomailbox.policies.batch import Batch
 from aiomailbox.policies.cache import Cache
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.policies.retry import Retry
+from aiomailbox.signatures import check_count, check_number
 from aiomailbox.state.serializers import ObjectSerializer
 
 Order = bool | Literal["key"]

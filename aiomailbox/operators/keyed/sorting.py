@@ -28,12 +28,12 @@ from aiomailbox.operators.keyed.operators import (
     StatefulOperator,
 )
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
-from aiomailbox.policies.arguments import check_count, check_type
 from aiomailbox.records.byte_reader import ByteReader
 from aiomailbox.records.events import MAX_TIMESTAMP
 from aiomailbox.records.record_classes import RecordClasses
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
 from aiomailbox.records.run_columns import ListRunForm, PythonSerializer
+from aiomailbox.signatures import check_count, check_type
 from aiomailbox.threads import run_in_thread
 
 # Of Flink: ``execution.sort-partition.memory``.

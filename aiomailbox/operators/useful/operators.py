@@ -28,7 +28,6 @@ from aiomailbox.operators.keyed.operators import (
     StatefulOperator,
 )
 from aiomailbox.operators.snapshots.codec import held_elements, with_held_elements
-from aiomailbox.policies.arguments import check_choice, check_count, check_number
 from aiomailbox.records.events import (
     MAX_TIMESTAMP,
     MIN_TIMESTAMP,
@@ -36,6 +35,7 @@ from aiomailbox.records.events import (
     WatermarkStatus,
 )
 from aiomailbox.records.run import ListRun, Run, take_records
+from aiomailbox.signatures import check_choice, check_count, check_number
 from aiomailbox.state.descriptors import (
     MapStateDescriptor,
     StateTtlConfig,

@@ -28,9 +28,9 @@ from aiomailbox.operators.keyed.operators import (
     KeySelector,
     StatefulOperator,
 )
-from aiomailbox.policies.arguments import check_choice, check_count, check_type
 from aiomailbox.records.events import MIN_TIMESTAMP
 from aiomailbox.records.run import Run
+from aiomailbox.signatures import check_choice, check_count, check_type
 from aiomailbox.state.descriptors import MapStateDescriptor, ValueStateDescriptor
 from aiomailbox.state.serializers import kept_in_state
 

@@ -27,7 +27,6 @@ from aiomailbox.exchange.remote.connection import ConnectionOptions
 from aiomailbox.exchange.remote.handshake import PeerAddress, Security
 from aiomailbox.forks import keep_from_forks
 from aiomailbox.graph.job_graph import JobGraph
-from aiomailbox.policies.arguments import check_choice, check_count
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.master import JobMaster
 from aiomailbox.runtime.peers.control import LivenessWatch, Worker, WorkerEvents
@@ -35,7 +34,7 @@ from aiomailbox.runtime.peers.placement import PARENT, PeerPlace
 from aiomailbox.runtime.peers.shipping import import_path
 from aiomailbox.runtime.services import PullHandover
 from aiomailbox.scratch import ScratchDirectories
-from aiomailbox.signatures import explained
+from aiomailbox.signatures import check_choice, check_count, explained
 
 # What a worker process gets before it learns of its job, and what it makes of it.
 
