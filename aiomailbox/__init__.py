@@ -110,19 +110,19 @@ from aiomailbox.operators.async_state.function import (
 )
 from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.operators.core.failures import (
+from aiomailbox.operators.core.operator import BlockCause, InputSelection
+from aiomailbox.operators.core.resources import (
+    CheckpointedFunction,
+    FunctionStateContext,
+)
+from aiomailbox.operators.core.user_code import (
+    CheckpointListener,
     DeadLetter,
     OnError,
     dead_letter,
     fail,
     skip,
 )
-from aiomailbox.operators.core.operator import BlockCause, InputSelection
-from aiomailbox.operators.core.resources import (
-    CheckpointedFunction,
-    FunctionStateContext,
-)
-from aiomailbox.operators.core.user_code import CheckpointListener
 from aiomailbox.operators.functions.contexts import (
     BroadcastContext,
     KeyedBroadcastContext,

@@ -38,7 +38,6 @@ from aiomailbox.operators.aggregates.functions import (
     warn_of_ranks,
     with_expressions,
 )
-from aiomailbox.operators.core.failures import OnError, check_on_error
 from aiomailbox.operators.core.fields import (
     FieldSelector,
     FieldsSelector,
@@ -48,8 +47,10 @@ from aiomailbox.operators.core.fields import (
 )
 from aiomailbox.operators.core.operator import Operator, RowsNote
 from aiomailbox.operators.core.user_code import (
+    OnError,
     caller_location,
     check_function,
+    check_on_error,
     describe,
     is_async_callable,
     is_resultless,

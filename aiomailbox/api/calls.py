@@ -26,7 +26,7 @@ from aiomailbox.api.build import (
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.graph.transformation import OperatorFactory
 from aiomailbox.operators.async_io.operator import AsyncMapOperator
-from aiomailbox.operators.core.failures import OnError, check_on_error, fail
+from aiomailbox.operators.core.user_code import OnError, check_on_error, fail
 from aiomailbox.operators.joins.lookup import LookupJoinOperator
 from aiomailbox.policies.batch import Batch
 from aiomailbox.policies.cache import Cache

@@ -15,8 +15,12 @@ from aiomailbox.api.build import (
 from aiomailbox.api.misnamed import Unfinished
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.graph.transformation import OperatorFactory, Origin
-from aiomailbox.operators.core.failures import OnError, check_on_error, fail
-from aiomailbox.operators.core.user_code import check_function
+from aiomailbox.operators.core.user_code import (
+    OnError,
+    check_function,
+    check_on_error,
+    fail,
+)
 from aiomailbox.operators.functions.process import (
     BroadcastProcessFunction,
     BroadcastProcessOperator,

@@ -16,7 +16,7 @@ from aiomailbox.api.build import (
     selected,
 )
 from aiomailbox.graph.transformation import OperatorFactory
-from aiomailbox.operators.core.failures import OnError, check_on_error, fail
+from aiomailbox.operators.core.user_code import OnError, check_on_error, fail
 from aiomailbox.signatures import explained
 from aiomailbox.typevars import T
 

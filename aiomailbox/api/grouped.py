@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
 from aiomailbox.api.build import extreme
 from aiomailbox.graph.transformation import Origin
-from aiomailbox.operators.core.failures import OnError, check_on_error, fail
-from aiomailbox.operators.core.user_code import check_function
+from aiomailbox.operators.core.user_code import (
+    OnError,
+    check_function,
+    check_on_error,
+    fail,
+)
 from aiomailbox.signatures import explained
 from aiomailbox.state.descriptors import AggregateFunction
 from aiomailbox.typevars import K, T, U

@@ -19,8 +19,8 @@ from aiomailbox.api.build import (
 from aiomailbox.api.misnamed import Unfinished
 from aiomailbox.api.windowed import Items, WindowedStream
 from aiomailbox.durations import duration_text, signed_ms
-from aiomailbox.operators.core.failures import OnError, check_on_error, fail
 from aiomailbox.operators.core.fields import Expression, field_or_function
+from aiomailbox.operators.core.user_code import OnError, check_on_error, fail
 from aiomailbox.operators.joins.interval import IntervalJoinOperator
 from aiomailbox.operators.joins.keyed import ProcessJoinFunction, pair
 from aiomailbox.operators.keyed.operators import KeySelector

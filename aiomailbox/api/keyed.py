@@ -30,7 +30,7 @@ from aiomailbox.operators.async_state.function import (
 )
 from aiomailbox.operators.async_state.operator import KeyedAsyncProcessOperator
 from aiomailbox.operators.core.collector import Collector
-from aiomailbox.operators.core.failures import OnError, check_on_error, fail
+from aiomailbox.operators.core.user_code import OnError, check_on_error, fail
 from aiomailbox.operators.functions.base import held_back
 from aiomailbox.operators.functions.contexts import KeyedProcessContext
 from aiomailbox.operators.functions.process import (

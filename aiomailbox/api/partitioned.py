@@ -16,8 +16,12 @@ from aiomailbox.api.grouped import Grouped
 from aiomailbox.api.misnamed import OF_PARTITIONS, Unfinished
 from aiomailbox.api.windowed import Items
 from aiomailbox.graph.transformation import Origin
-from aiomailbox.operators.core.failures import OnError, check_on_error, fail
-from aiomailbox.operators.core.user_code import check_function
+from aiomailbox.operators.core.user_code import (
+    OnError,
+    check_function,
+    check_on_error,
+    fail,
+)
 from aiomailbox.operators.keyed.sorting import MEMORY_BYTES, SortOperator
 from aiomailbox.typevars import K, T, U
 from aiomailbox.windowing.partition import partition_operator

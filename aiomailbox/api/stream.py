@@ -81,17 +81,15 @@ from aiomailbox.graph.transformation import (
     rows_from,
 )
 from aiomailbox.operators.core.collector import Collector
-from aiomailbox.operators.core.failures import (
-    ErrorAction,
-    OnError,
-    check_on_error,
-    fail,
-)
 from aiomailbox.operators.core.fields import RecordFields, is_expression, why_rows
 from aiomailbox.operators.core.user_code import (
+    ErrorAction,
+    OnError,
     caller_location,
     check_function,
+    check_on_error,
     describe,
+    fail,
 )
 from aiomailbox.operators.functions.base import held_back
 from aiomailbox.operators.functions.contexts import ProcessContext

@@ -23,11 +23,13 @@ from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.graph.transformation import FunctionInfo, Origin
 from aiomailbox.logs import library_log
 from aiomailbox.operators.core.collector import Collector
-from aiomailbox.operators.core.failures import OnError, check_on_error, fail
 from aiomailbox.operators.core.user_code import (
+    OnError,
     check_function,
     check_methods,
+    check_on_error,
     describe,
+    fail,
     is_async_callable,
     warn_here,
 )

@@ -32,14 +32,10 @@ from aiomailbox.columnar.forms import (
 from aiomailbox.columnar.rows import RowMaker, maker_of_fields
 from aiomailbox.errors import RecordTypeError, UnsupportedColumnError
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.operators.core.failures import (
-    OnError,
-    RecordFailures,
-    check_on_error,
-    fail,
-)
+from aiomailbox.operators.core.failures import RecordFailures
 from aiomailbox.operators.core.fields import RecordFields
 from aiomailbox.operators.core.operator import Operator, Output, Pending, in_turn, then
+from aiomailbox.operators.core.user_code import OnError, check_on_error, fail
 from aiomailbox.records.run import ListRun, Run
 
 # Which columns come out of select, with_columns, drop and rename.

@@ -9,14 +9,9 @@ import numpy as np
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.errors import KeyTypeError
 from aiomailbox.keygroups.assignment import KeyGroupAssigner
-from aiomailbox.operators.core.failures import (
-    USER_ERRORS,
-    OnError,
-    RecordFailures,
-    check_on_error,
-    fail,
-)
+from aiomailbox.operators.core.failures import USER_ERRORS, RecordFailures
 from aiomailbox.operators.core.operator import Operator, Pending, then
+from aiomailbox.operators.core.user_code import OnError, check_on_error, fail
 from aiomailbox.operators.keyed.operators import KeyCheck
 from aiomailbox.records.run import ListRun, Run
 

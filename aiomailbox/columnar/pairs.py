@@ -41,12 +41,12 @@ from aiomailbox.errors import (
     WrongTypeError,
 )
 from aiomailbox.eventtime.timers import event_timers
-from aiomailbox.operators.core.failures import OnError, fail
 from aiomailbox.operators.core.fields import RecordFields
 from aiomailbox.operators.core.operator import (
     Pending,
     TwoInputOperator,
 )
+from aiomailbox.operators.core.user_code import OnError, fail
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.records.run import ListRun, Run
 from aiomailbox.state.snapshot import KeyedStateSnapshot, SnapshotRows

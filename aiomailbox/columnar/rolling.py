@@ -19,8 +19,8 @@ from aiomailbox.columnar.windows import (
     ResultMaker,
     naming_output,
 )
-from aiomailbox.operators.core.failures import OnError, fail
 from aiomailbox.operators.core.operator import Output, Pending
+from aiomailbox.operators.core.user_code import OnError, fail
 from aiomailbox.operators.keyed.operators import KeyedAggregateOperator
 from aiomailbox.records.run import Run
 from aiomailbox.state.snapshot import KeyedStateSnapshot, SnapshotRows

@@ -12,11 +12,11 @@ from aiomailbox.errors import TimestampError, add_note
 from aiomailbox.operators.aggregates.functions import Aggregate, warn_of_text
 from aiomailbox.operators.aggregates.undoing import undoable
 from aiomailbox.operators.core.context import LateRecords
-from aiomailbox.operators.core.failures import USER_ERRORS, OnError, raise_as
+from aiomailbox.operators.core.failures import USER_ERRORS, raise_as
 from aiomailbox.operators.core.fields import why_rows
 from aiomailbox.operators.core.operator import Pending, then
 from aiomailbox.operators.core.slices import Slices, done_after, in_slices
-from aiomailbox.operators.core.user_code import describe
+from aiomailbox.operators.core.user_code import OnError, describe
 from aiomailbox.operators.core.watched import collector_for
 from aiomailbox.operators.keyed.operators import KeyReader, Settled, StatefulOperator
 from aiomailbox.records.events import MAX_TIMESTAMP, MIN_TIMESTAMP

@@ -13,9 +13,10 @@ from aiomailbox.operators.aggregates.functions import (
     check_aggregate,
     is_async_aggregate,
 )
-from aiomailbox.operators.core.failures import OnError, fail
 from aiomailbox.operators.core.user_code import (
+    OnError,
     check_function,
+    fail,
     is_async_callable,
     refuse_generator,
 )

@@ -15,9 +15,7 @@ from aiomailbox.operators.core.collector import Collector, Mark
 from aiomailbox.operators.core.context import LateRecords
 from aiomailbox.operators.core.failures import (
     USER_ERRORS,
-    ErrorAction,
     Fallible,
-    OnError,
     RecordFailures,
     is_closing,
 )
@@ -30,6 +28,8 @@ from aiomailbox.operators.core.operator import (
 )
 from aiomailbox.operators.core.resources import FunctionHolder, FunctionLife
 from aiomailbox.operators.core.user_code import (
+    ErrorAction,
+    OnError,
     checkpoint_listener,
     collected,
     describe,

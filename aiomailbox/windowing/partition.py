@@ -11,8 +11,8 @@ from typing import Any, Final
 from aiomailbox.keygroups.assignment import KeyGroupAssigner
 from aiomailbox.operators.aggregates.functions import is_async_aggregate
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.operators.core.failures import OnError, fail
 from aiomailbox.operators.core.operator import Pending, then
+from aiomailbox.operators.core.user_code import OnError, fail
 from aiomailbox.operators.keyed.operators import KeySelector, StatefulOperator
 from aiomailbox.records.events import MAX_TIMESTAMP
 from aiomailbox.records.run import Run

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from aiomailbox.durations import event_time_ms, pipeline_ms
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.operators.core.failures import OnError, check_on_error, fail
 from aiomailbox.operators.core.fields import field_or_function
+from aiomailbox.operators.core.user_code import OnError, check_on_error, fail
 from aiomailbox.operators.keyed.operators import KeySelector
 from aiomailbox.records.events import MAX_TIMESTAMP, OutputTag
 from aiomailbox.signatures import check_type

@@ -37,8 +37,8 @@ from aiomailbox.errors import (
     UserFunctionError,
     WrongTypeError,
 )
-from aiomailbox.operators.core.failures import skip
 from aiomailbox.operators.core.operator import Operator
+from aiomailbox.operators.core.user_code import skip
 from aiomailbox.records.run import ListRun, Run
 from aiomailbox.testing import OneInputHarness
 

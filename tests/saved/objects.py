@@ -19,7 +19,7 @@ from aiomailbox.connectors.spark.inside.partitions import PartitionPosition
 from aiomailbox.connectors.spark.reader import SparkSplit
 from aiomailbox.connectors.spark.streaming import StreamSplit
 from aiomailbox.operators.aggregates.compiled import result_type
-from aiomailbox.operators.core.failures import DeadLetter
+from aiomailbox.operators.core.user_code import DeadLetter
 from aiomailbox.operators.snapshots.codec import decode_snapshot, encode_snapshot
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.operators.useful.patterns import Partial

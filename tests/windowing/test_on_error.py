@@ -22,7 +22,7 @@ from aiomailbox.operators.aggregates.functions import (
     sum_,
 )
 from aiomailbox.operators.aggregates.ordered import count_distinct, quantile, top_n
-from aiomailbox.operators.core.failures import OnError, dead_letter, fail, skip
+from aiomailbox.operators.core.user_code import OnError, dead_letter, fail, skip
 from aiomailbox.records.events import MAX_TIMESTAMP, OutputTag, Watermark
 from aiomailbox.state.backends import RocksDBStateBackend
 from aiomailbox.state.descriptors import ValueStateDescriptor

@@ -17,7 +17,7 @@ from aiomailbox.operators.aggregates.functions import (
     count,
     sum_,
 )
-from aiomailbox.operators.core.failures import skip
+from aiomailbox.operators.core.user_code import skip
 from aiomailbox.records.events import MAX_TIMESTAMP
 from aiomailbox.state.descriptors import AggregateFunction
 from aiomailbox.testing import OneInputHarness

@@ -14,7 +14,7 @@ import pytest
 
 from aiomailbox.durations import millis
 from aiomailbox.operators.aggregates.functions import collect_list, sum_
-from aiomailbox.operators.core.failures import skip
+from aiomailbox.operators.core.user_code import skip
 from aiomailbox.records.events import MIN_TIMESTAMP, OutputTag, StreamRecord
 from aiomailbox.testing import OneInputHarness
 from aiomailbox.windowing.assigners import (

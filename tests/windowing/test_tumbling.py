@@ -16,7 +16,7 @@ from aiomailbox.operators.aggregates.functions import (
     count,
     sum_,
 )
-from aiomailbox.operators.core.failures import skip
+from aiomailbox.operators.core.user_code import skip
 from aiomailbox.records.events import MAX_TIMESTAMP, MIN_TIMESTAMP
 from aiomailbox.testing import OneInputHarness, redistributed
 from aiomailbox.windowing.assigners import TumblingEventTimeWindows, WindowAssigner

@@ -37,15 +37,15 @@ from aiomailbox.errors import (
     safe_str,
 )
 from aiomailbox.logs import library_log
-from aiomailbox.operators.core.failures import (
+from aiomailbox.operators.core.fields import RecordFields
+from aiomailbox.operators.core.operator import Pending
+from aiomailbox.operators.core.user_code import (
     ErrorAction,
     OnError,
+    caller_location,
     check_on_error,
     fail,
 )
-from aiomailbox.operators.core.fields import RecordFields
-from aiomailbox.operators.core.operator import Pending
-from aiomailbox.operators.core.user_code import caller_location
 from aiomailbox.operators.sources.source import (
     Boundedness,
     EnumeratorContext,

@@ -13,10 +13,10 @@ from aiomailbox.errors import WrongTypeError
 from aiomailbox.operators.async_io.segment import RowSegment
 from aiomailbox.operators.async_io.settings import CallSettings, Identity
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.operators.core.failures import DeadLetter
 from aiomailbox.operators.core.operator import OpenCall, OpenCalls
 from aiomailbox.operators.core.user_code import (
     UNMADE,
+    DeadLetter,
     describe,
     refuse_unmade,
     shortened,

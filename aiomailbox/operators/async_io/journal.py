@@ -23,8 +23,7 @@ from aiomailbox.journal.entries import EntryKind, JournalEntry
 from aiomailbox.operators.async_io.calls import CallEntry
 from aiomailbox.operators.async_io.settings import Identity
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.operators.core.failures import DeadLetter
-from aiomailbox.operators.core.user_code import shortened
+from aiomailbox.operators.core.user_code import DeadLetter, shortened
 from aiomailbox.state.schema import ClassSchema
 from aiomailbox.state.serializers import (
     ObjectSerializer,

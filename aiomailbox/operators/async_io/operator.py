@@ -38,12 +38,7 @@ from aiomailbox.operators.async_io.settings import (
 )
 from aiomailbox.operators.async_io.workers import Caller
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.operators.core.failures import (
-    OnError,
-    RecordFailures,
-    check_on_error,
-    fail,
-)
+from aiomailbox.operators.core.failures import RecordFailures
 from aiomailbox.operators.core.fields import field_or_function
 from aiomailbox.operators.core.operator import (
     Blocked,
@@ -56,11 +51,14 @@ from aiomailbox.operators.core.operator import (
 )
 from aiomailbox.operators.core.user_code import (
     CallableKind,
+    OnError,
     callable_kind,
     check_function,
     check_methods,
+    check_on_error,
     checkpoint_listener,
     describe,
+    fail,
     method_of,
     refuse_generator,
 )

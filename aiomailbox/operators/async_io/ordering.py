@@ -12,9 +12,10 @@ from typing import Protocol
 from aiomailbox.errors import RejectedMailError
 from aiomailbox.operators.async_io.calls import CallEntry
 from aiomailbox.operators.async_io.segment import QueuedControl, RowSegment
-from aiomailbox.operators.core.failures import DeadLetter, RecordFailures
+from aiomailbox.operators.core.failures import RecordFailures
 from aiomailbox.operators.core.mutations import RepeatedObjects
 from aiomailbox.operators.core.operator import Pending, then
+from aiomailbox.operators.core.user_code import DeadLetter
 from aiomailbox.records.events import MIN_TIMESTAMP, Watermark
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun
 

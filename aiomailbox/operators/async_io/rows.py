@@ -15,14 +15,9 @@ from aiomailbox.operators.async_io.journal import RowActions, RowJournal
 from aiomailbox.operators.async_io.ordering import Emitter
 from aiomailbox.operators.async_io.settings import CallSettings, RecordIds
 from aiomailbox.operators.async_io.workers import Caller
-from aiomailbox.operators.core.failures import (
-    FATAL_ERRORS,
-    USER_ERRORS,
-    DeadLetter,
-    ErrorAction,
-)
+from aiomailbox.operators.core.failures import FATAL_ERRORS, USER_ERRORS
 from aiomailbox.operators.core.fields import FieldSelector, field_or_function
-from aiomailbox.operators.core.user_code import describe
+from aiomailbox.operators.core.user_code import DeadLetter, ErrorAction, describe
 from aiomailbox.policies.batch import Batch
 from aiomailbox.policies.cache import Cache, LruCache
 

@@ -29,17 +29,16 @@ from aiomailbox.operators.async_state.row_state import (
     TimerChange,
 )
 from aiomailbox.operators.core.collector import Collector
-from aiomailbox.operators.core.failures import (
-    FATAL_ERRORS,
-    ErrorAction,
-    OnError,
-    RecordFailures,
-    check_on_error,
-    fail,
-)
+from aiomailbox.operators.core.failures import FATAL_ERRORS, RecordFailures
 from aiomailbox.operators.core.fields import field_or_function
 from aiomailbox.operators.core.operator import Pending, then
-from aiomailbox.operators.core.user_code import checkpoint_listener
+from aiomailbox.operators.core.user_code import (
+    ErrorAction,
+    OnError,
+    check_on_error,
+    checkpoint_listener,
+    fail,
+)
 from aiomailbox.operators.functions.contexts import TimeDomain
 from aiomailbox.operators.keyed.operators import (
     KeyReader,

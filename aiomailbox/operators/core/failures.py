@@ -9,8 +9,7 @@ import signal
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import FrozenInstanceError, dataclass
-from enum import Enum
+from dataclasses import FrozenInstanceError
 from functools import partial
 from types import FrameType
 from typing import (
@@ -30,7 +29,6 @@ from aiomailbox.errors import (
     RecordMutatedError,
     StopTask,
     UserFunctionError,
-    WrongTypeError,
     add_note,
     named_operator,
     safe_str,
@@ -39,6 +37,10 @@ from aiomailbox.mailbox.task_mailbox import current_task_or_none
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.operator import Output, Pending, then
 from aiomailbox.operators.core.user_code import (
+    DeadLetter,
+    ErrorAction,
+    OnError,
+    check_tag,
     collected,
     describe,
     line_of,
@@ -51,9 +53,6 @@ from aiomailbox.records.run import ListRun
 from aiomailbox.signatures import no_such_name
 from aiomailbox.state.store import STATE_OF_ELSEWHERE, NoKeysStateStore
 from aiomailbox.typevars import ValueT
-
-# What happens to a record whose function raised: fail, skip, or dead letter.
-
 
 # What a function may raise for a record. A GeneratorExit of its own, from a generator
 # that it uses, is a failure like others.
@@ -216,102 +215,6 @@ def raise_as(failure: BaseException, error: BaseException) -> NoReturn:
     if failure is error:
         raise error
     raise failure from error
-
-
-class ErrorAction(Enum):
-    """The three ends of a record that cannot be processed."""
-
-    FAIL = "fail"
-    SKIP = "skip"
-    DEAD_LETTER = "dead_letter"
-
-
-@dataclass(frozen=True, slots=True)
-class OnError:
-    """The handling of a record whose function raised.
-
-    Use the constants `fail` and `skip` or the function `dead_letter`.
-    """
-
-    action: ErrorAction
-    tag: OutputTag[DeadLetter] | None = None
-
-    if not TYPE_CHECKING:
-
-        def __call__(self) -> NoReturn:
-            """Say how it is written, to who calls ``am.skip()``.
-
-            Raises:
-                WrongTypeError: Always.
-            """
-            raise WrongTypeError(
-                "on_error",
-                f"am.{self.action.value} is a policy and not a function",
-                f"Write on_error=am.{self.action.value}, without parentheses.",
-            )
-
-
-fail: Final = OnError(ErrorAction.FAIL)
-
-
-skip: Final = OnError(ErrorAction.SKIP)
-
-
-def dead_letter(tag: OutputTag[DeadLetter]) -> OnError:
-    """Send records that cannot be processed to a side output, as `DeadLetter`.
-
-    Example:
-        >>> dead_letter(OutputTag("failed")).tag.id
-        'failed'
-    """
-    return OnError(ErrorAction.DEAD_LETTER, check_tag(tag, called="failed"))
-
-
-def check_tag(
-    tag: object, parameter: str = "tag", *, called: str = "late"
-) -> OutputTag:
-    """Return ``tag`` if it is an `OutputTag`, else raise with how one is written."""
-    if isinstance(tag, OutputTag):
-        return tag
-    raise WrongTypeError(
-        parameter, f"{tag!r} is not an OutputTag", f"Write am.OutputTag({called!r})."
-    )
-
-
-def check_on_error(on_error: object) -> OnError:
-    """Return ``on_error`` if it is an `OnError`, else raise with what would be."""
-    if isinstance(on_error, OnError):
-        return on_error
-    raise WrongTypeError(
-        "on_error",
-        f"{on_error!r} is not an error policy",
-        "Use am.fail, am.skip or am.dead_letter(tag).",
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """A record that could not be processed, and why.
-
-    Attributes:
-        record: The original value; for a window whose firing failed a `FailedWindow`.
-        timestamp: Its event time in milliseconds, or None.
-        operator: The operator's name.
-        uid: The operator's uid, or None.
-        attempts: How often it was tried.
-        error_type: The exception's class name.
-        error: The exception's message.
-        traceback: The exception's traceback, as text.
-    """
-
-    record: Any
-    timestamp: int | None
-    operator: str
-    uid: str | None
-    attempts: int
-    error_type: str
-    error: str
-    traceback: str
 
 
 class Fallible(Protocol):

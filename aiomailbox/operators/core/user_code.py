@@ -1,4 +1,4 @@
-"""The user's code: whose line is it, how is it called, and what may it return."""
+"""The user's code: whose line, how it is called, what it may return, and what if it fails."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import sysconfig
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from types import (
     AsyncGeneratorType,
@@ -29,6 +30,7 @@ from types import (
     MethodType,
 )
 from typing import (
+    TYPE_CHECKING,
     Any,
     Final,
     NoReturn,
@@ -43,6 +45,7 @@ from aiomailbox.errors import (
     safe_repr,
 )
 from aiomailbox.logs import library_log
+from aiomailbox.records.events import OutputTag
 from aiomailbox.signatures import accepts
 
 # Finds the user's line in a traceback.
@@ -813,3 +816,102 @@ def checkpoint_listener(function: Any) -> Any:
     wanted = dict.fromkeys(_NOTIFICATIONS, ("checkpoint_id",))
     check_methods(function, "function", wanted)
     return function
+
+
+# What becomes of a record whose function raised: fail, skip, or dead letter.
+
+
+class ErrorAction(Enum):
+    """The three ends of a record that cannot be processed."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+    DEAD_LETTER = "dead_letter"
+
+
+@dataclass(frozen=True, slots=True)
+class OnError:
+    """The handling of a record whose function raised.
+
+    Use the constants `fail` and `skip` or the function `dead_letter`.
+    """
+
+    action: ErrorAction
+    tag: OutputTag[DeadLetter] | None = None
+
+    if not TYPE_CHECKING:
+
+        def __call__(self) -> NoReturn:
+            """Say how it is written, to who calls ``am.skip()``.
+
+            Raises:
+                WrongTypeError: Always.
+            """
+            raise WrongTypeError(
+                "on_error",
+                f"am.{self.action.value} is a policy and not a function",
+                f"Write on_error=am.{self.action.value}, without parentheses.",
+            )
+
+
+fail: Final = OnError(ErrorAction.FAIL)
+
+
+skip: Final = OnError(ErrorAction.SKIP)
+
+
+def dead_letter(tag: OutputTag[DeadLetter]) -> OnError:
+    """Send records that cannot be processed to a side output, as `DeadLetter`.
+
+    Example:
+        >>> dead_letter(OutputTag("failed")).tag.id
+        'failed'
+    """
+    return OnError(ErrorAction.DEAD_LETTER, check_tag(tag, called="failed"))
+
+
+def check_tag(
+    tag: object, parameter: str = "tag", *, called: str = "late"
+) -> OutputTag:
+    """Return ``tag`` if it is an `OutputTag`, else raise with how one is written."""
+    if isinstance(tag, OutputTag):
+        return tag
+    raise WrongTypeError(
+        parameter, f"{tag!r} is not an OutputTag", f"Write am.OutputTag({called!r})."
+    )
+
+
+def check_on_error(on_error: object) -> OnError:
+    """Return ``on_error`` if it is an `OnError`, else raise with what would be."""
+    if isinstance(on_error, OnError):
+        return on_error
+    raise WrongTypeError(
+        "on_error",
+        f"{on_error!r} is not an error policy",
+        "Use am.fail, am.skip or am.dead_letter(tag).",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A record that could not be processed, and why.
+
+    Attributes:
+        record: The original value; for a window whose firing failed a `FailedWindow`.
+        timestamp: Its event time in milliseconds, or None.
+        operator: The operator's name.
+        uid: The operator's uid, or None.
+        attempts: How often it was tried.
+        error_type: The exception's class name.
+        error: The exception's message.
+        traceback: The exception's traceback, as text.
+    """
+
+    record: Any
+    timestamp: int | None
+    operator: str
+    uid: str | None
+    attempts: int
+    error_type: str
+    error: str
+    traceback: str

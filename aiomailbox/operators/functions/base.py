@@ -10,13 +10,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 from aiomailbox.errors import StateError, WrongTypeError
 from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.operators.core.failures import (
-    USER_ERRORS,
-    OnError,
-    RecordFailures,
-    check_on_error,
-    fail,
-)
+from aiomailbox.operators.core.failures import USER_ERRORS, RecordFailures
 from aiomailbox.operators.core.operator import (
     Pending,
     RunInterruption,
@@ -25,10 +19,13 @@ from aiomailbox.operators.core.operator import (
 )
 from aiomailbox.operators.core.resources import FunctionHolder, FunctionLife
 from aiomailbox.operators.core.user_code import (
+    OnError,
     check_methods,
+    check_on_error,
     checkpoint_listener,
     collected,
     describe,
+    fail,
     refuse_generator,
     refuse_undefined,
 )

@@ -9,13 +9,7 @@ from typing import Any, ClassVar, Generic
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.eventtime.timers import Timer
 from aiomailbox.operators.core.collector import Collector
-from aiomailbox.operators.core.failures import (
-    USER_ERRORS,
-    OnError,
-    check_on_error,
-    fail,
-    raise_as,
-)
+from aiomailbox.operators.core.failures import USER_ERRORS, raise_as
 from aiomailbox.operators.core.fields import field_or_function
 from aiomailbox.operators.core.operator import (
     InputSelection,
@@ -23,6 +17,7 @@ from aiomailbox.operators.core.operator import (
     TwoInputOperator,
     then,
 )
+from aiomailbox.operators.core.user_code import OnError, check_on_error, fail
 from aiomailbox.operators.functions.base import (
     ElementOperator,
     RichFunction,

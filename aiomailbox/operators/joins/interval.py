@@ -6,10 +6,10 @@ from typing import Any
 
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.eventtime.timers import Timer
-from aiomailbox.operators.core.failures import OnError, check_tag, fail
 from aiomailbox.operators.core.fields import why_rows
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.core.slices import Grown, grown, values_of
+from aiomailbox.operators.core.user_code import OnError, check_tag, fail
 from aiomailbox.operators.joins.keyed import JoinSide, KeyedJoinOperator, Pair
 from aiomailbox.operators.keyed.operators import KeySelector
 from aiomailbox.records.events import OutputTag

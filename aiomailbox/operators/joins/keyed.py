@@ -12,7 +12,7 @@ from aiomailbox.errors import TimestampError, WrongTypeError
 from aiomailbox.eventtime.timers import Timer
 from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.context import LateRecords, RuntimeContext
-from aiomailbox.operators.core.failures import USER_ERRORS, OnError, RecordFailures
+from aiomailbox.operators.core.failures import USER_ERRORS, RecordFailures
 from aiomailbox.operators.core.fields import field_or_function
 from aiomailbox.operators.core.mutations import MutationCheck
 from aiomailbox.operators.core.operator import (
@@ -23,6 +23,7 @@ from aiomailbox.operators.core.operator import (
 from aiomailbox.operators.core.user_code import (
     UNMADE,
     CallableKind,
+    OnError,
     callable_kind,
     check_function,
     collected,

@@ -13,11 +13,16 @@ from aiomailbox.eventtime.timers import Timer
 from aiomailbox.operators.async_io.calls import CallEntry
 from aiomailbox.operators.async_io.operator import AsyncMapOperator
 from aiomailbox.operators.async_io.rows import RowFlow
-from aiomailbox.operators.core.failures import USER_ERRORS, OnError, check_tag, fail
+from aiomailbox.operators.core.failures import USER_ERRORS
 from aiomailbox.operators.core.fields import field_or_function
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.core.slices import grown, values_of
-from aiomailbox.operators.core.user_code import check_sync_function
+from aiomailbox.operators.core.user_code import (
+    OnError,
+    check_sync_function,
+    check_tag,
+    fail,
+)
 from aiomailbox.operators.joins.keyed import JoinSide, KeyedJoinOperator, Pair, pair
 from aiomailbox.operators.keyed.operators import KeySelector
 from aiomailbox.policies.cache import Cache

@@ -28,15 +28,7 @@ from aiomailbox.operators.aggregates.functions import (
 )
 from aiomailbox.operators.aggregates.undoing import undoable
 from aiomailbox.operators.core.collector import Collector
-from aiomailbox.operators.core.failures import (
-    USER_ERRORS,
-    ErrorAction,
-    OnError,
-    RecordFailures,
-    check_on_error,
-    fail,
-    raise_as,
-)
+from aiomailbox.operators.core.failures import USER_ERRORS, RecordFailures, raise_as
 from aiomailbox.operators.core.fields import (
     FieldSelector,
     FieldsSelector,
@@ -54,8 +46,12 @@ from aiomailbox.operators.core.operator import (
 from aiomailbox.operators.core.slices import Slices
 from aiomailbox.operators.core.user_code import (
     UNMADE,
+    ErrorAction,
+    OnError,
     check_function,
+    check_on_error,
     describe,
+    fail,
     is_async_callable,
     refuse_all_unmade,
     refuse_generator,

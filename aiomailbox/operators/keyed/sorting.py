@@ -11,17 +11,17 @@ from itertools import islice
 from typing import IO, Any, Final
 
 from aiomailbox.errors import RecordTypeError, UsageError, WrongTypeError
-from aiomailbox.operators.core.failures import (
-    USER_ERRORS,
-    OnError,
-    RecordFailures,
-    check_on_error,
-    fail,
-)
+from aiomailbox.operators.core.failures import USER_ERRORS, RecordFailures
 from aiomailbox.operators.core.fields import field_or_function
 from aiomailbox.operators.core.operator import Pending, then
 from aiomailbox.operators.core.slices import Slices, done_after
-from aiomailbox.operators.core.user_code import check_sync_function, shortened
+from aiomailbox.operators.core.user_code import (
+    OnError,
+    check_on_error,
+    check_sync_function,
+    fail,
+    shortened,
+)
 from aiomailbox.operators.keyed.operators import (
     KeyReader,
     KeySelector,

@@ -22,16 +22,14 @@ from typing import Any, Protocol
 
 from aiomailbox.errors import RecordsRefusedError, UserFunctionError
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.operators.core.failures import (
-    OnError,
-    RecordFailures,
-    call_hook,
-    check_on_error,
-    fail,
-    naming_hook,
-)
+from aiomailbox.operators.core.failures import RecordFailures, call_hook, naming_hook
 from aiomailbox.operators.core.operator import Operator, Pending, finished, then
-from aiomailbox.operators.core.user_code import checkpoint_listener
+from aiomailbox.operators.core.user_code import (
+    OnError,
+    check_on_error,
+    checkpoint_listener,
+    fail,
+)
 from aiomailbox.records.run import Run
 from aiomailbox.state.operator_state import OperatorStateSnapshot, RedistributionMode
 

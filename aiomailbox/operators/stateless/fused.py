@@ -11,17 +11,13 @@ from types import CoroutineType
 from typing import Any, Final, NoReturn, Protocol
 
 from aiomailbox.errors import RecordTypeError
-from aiomailbox.operators.core.failures import (
-    ErrorAction,
-    Fallible,
-    RecordFailures,
-    report_all,
-)
+from aiomailbox.operators.core.failures import Fallible, RecordFailures, report_all
 from aiomailbox.operators.core.mutations import Worker
 from aiomailbox.operators.core.operator import Output, Pending, then
 from aiomailbox.operators.core.user_code import (
     UNDECIDED,
     UNMADE,
+    ErrorAction,
     check_sync_function,
     compiled,
     describe,

@@ -25,14 +25,7 @@ from aiomailbox.operators.core.event_progress import (
     rows_for_times,
     warn_of_units,
 )
-from aiomailbox.operators.core.failures import (
-    USER_ERRORS,
-    ErrorAction,
-    OnError,
-    RecordFailures,
-    check_on_error,
-    fail,
-)
+from aiomailbox.operators.core.failures import USER_ERRORS, RecordFailures
 from aiomailbox.operators.core.fields import RecordFields
 from aiomailbox.operators.core.operator import (
     Operator,
@@ -47,10 +40,14 @@ from aiomailbox.operators.core.user_code import (
     UNDECIDED,
     UNMADE,
     CallableKind,
+    ErrorAction,
+    OnError,
     callable_kind,
     check_function,
+    check_on_error,
     check_run_in,
     checkpoint_listener,
+    fail,
     is_async_callable,
     items_of,
     refuse_generator,

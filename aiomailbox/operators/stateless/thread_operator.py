@@ -12,13 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from aiomailbox.operators.core.failures import (
-    USER_ERRORS,
-    OnError,
-    RecordFailures,
-    check_on_error,
-    fail,
-)
+from aiomailbox.operators.core.failures import USER_ERRORS, RecordFailures
 from aiomailbox.operators.core.operator import (
     BlockCause,
     Blocked,
@@ -30,7 +24,10 @@ from aiomailbox.operators.core.operator import (
 from aiomailbox.operators.core.user_code import (
     UNDECIDED,
     UNMADE,
+    OnError,
+    check_on_error,
     checkpoint_listener,
+    fail,
     items_of,
     refuse_unmade,
     shortened,

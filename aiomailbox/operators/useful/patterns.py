@@ -11,17 +11,16 @@ from aiomailbox.durations import above_zero, event_datetime, pipeline_ms
 from aiomailbox.errors import InvalidArgumentError, TimestampError, WrongTypeError
 from aiomailbox.eventtime.timers import Timer
 from aiomailbox.operators.core.context import LateRecords
-from aiomailbox.operators.core.failures import (
-    USER_ERRORS,
-    OnError,
-    RecordFailures,
-    check_on_error,
-    fail,
-)
+from aiomailbox.operators.core.failures import USER_ERRORS, RecordFailures
 from aiomailbox.operators.core.fields import field_or_function
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.core.slices import Grown, grown, values_of
-from aiomailbox.operators.core.user_code import check_sync_function
+from aiomailbox.operators.core.user_code import (
+    OnError,
+    check_on_error,
+    check_sync_function,
+    fail,
+)
 from aiomailbox.operators.core.watched import collector_for
 from aiomailbox.operators.keyed.operators import (
     KeyReader,

@@ -15,7 +15,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
 from aiomailbox.operators.aggregates.compiled import result_type
-from aiomailbox.operators.core.failures import DeadLetter
+from aiomailbox.operators.core.user_code import DeadLetter
 from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.events import Answer, Question
 from aiomailbox.records.record_classes import (

@@ -17,7 +17,7 @@ from aiomailbox.operators.aggregates.functions import (
     mean,
     sum_,
 )
-from aiomailbox.operators.core.failures import OnError, fail, skip
+from aiomailbox.operators.core.user_code import OnError, fail, skip
 from aiomailbox.operators.keyed.operators import KeyedAggregateOperator
 from aiomailbox.testing import OneInputHarness
 

@@ -20,7 +20,7 @@ from aiomailbox.errors import (
     WrongTypeError,
 )
 from aiomailbox.operators.async_io.calls import Call, CallEntry
-from aiomailbox.operators.core.failures import dead_letter, skip
+from aiomailbox.operators.core.user_code import dead_letter, skip
 from aiomailbox.policies.batch import Batch
 from aiomailbox.policies.cache import Cache
 from aiomailbox.policies.rate_limit import RateLimit

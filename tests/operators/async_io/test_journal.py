@@ -27,7 +27,7 @@ from aiomailbox.journal.journals import Journals
 from aiomailbox.journal.place import JournalPlace
 from aiomailbox.operators.async_io.operator import AsyncMapOperator
 from aiomailbox.operators.async_io.settings import current_call
-from aiomailbox.operators.core.failures import dead_letter, skip
+from aiomailbox.operators.core.user_code import dead_letter, skip
 from aiomailbox.policies.batch import Batch
 from aiomailbox.policies.cache import Cache
 from aiomailbox.policies.retry import Retry

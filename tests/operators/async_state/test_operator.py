@@ -19,7 +19,7 @@ from aiomailbox.errors import (
 )
 from aiomailbox.operators.async_state.function import KeyedAsyncProcessFunction
 from aiomailbox.operators.async_state.operator import KeyedAsyncProcessOperator
-from aiomailbox.operators.core.failures import dead_letter, skip
+from aiomailbox.operators.core.user_code import dead_letter, skip
 from aiomailbox.policies.retry import Retry
 from aiomailbox.records.events import MIN_TIMESTAMP, OutputTag
 from aiomailbox.state.backends import HeapStateBackend, RocksDBStateBackend

@@ -14,7 +14,7 @@ from aiomailbox.errors import (
     UserFunctionError,
     WrongTypeError,
 )
-from aiomailbox.operators.core.failures import skip
+from aiomailbox.operators.core.user_code import skip
 from aiomailbox.operators.functions.process import (
     BroadcastProcessFunction,
     BroadcastProcessOperator,

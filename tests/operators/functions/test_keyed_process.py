@@ -17,7 +17,7 @@ from aiomailbox.errors import (
     UserFunctionError,
     WrongTypeError,
 )
-from aiomailbox.operators.core.failures import skip
+from aiomailbox.operators.core.user_code import skip
 from aiomailbox.operators.functions.contexts import TimeDomain
 from aiomailbox.operators.functions.process import (
     KeyedCoProcessFunction,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from aiomailbox.errors import StateError, UserFunctionError, WrongTypeError
-from aiomailbox.operators.core.failures import dead_letter, skip
+from aiomailbox.operators.core.user_code import dead_letter, skip
 from aiomailbox.operators.functions.process import (
     CoFlatMapOperator,
     CoMapOperator,

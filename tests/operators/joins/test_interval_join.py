@@ -17,7 +17,7 @@ from aiomailbox.errors import (
     UserFunctionError,
     WrongTypeError,
 )
-from aiomailbox.operators.core.failures import skip
+from aiomailbox.operators.core.user_code import skip
 from aiomailbox.operators.joins.interval import IntervalJoinOperator
 from aiomailbox.operators.joins.keyed import ProcessJoinFunction
 from aiomailbox.records.events import OutputTag, StreamRecord, Watermark

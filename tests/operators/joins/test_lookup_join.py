@@ -9,7 +9,7 @@ import pytest
 
 from aiomailbox.errors import InvalidArgumentError, UserFunctionError, WrongTypeError
 from aiomailbox.operators.async_io.operator import AsyncMapOperator
-from aiomailbox.operators.core.failures import dead_letter, skip
+from aiomailbox.operators.core.user_code import dead_letter, skip
 from aiomailbox.operators.joins.lookup import LookupJoinOperator
 from aiomailbox.policies.batch import Batch
 from aiomailbox.policies.cache import Cache

@@ -24,7 +24,7 @@ from aiomailbox.operators.aggregates.ordered import (
     top_n,
 )
 from aiomailbox.operators.aggregates.undoing import undoable
-from aiomailbox.operators.core.failures import skip
+from aiomailbox.operators.core.user_code import skip
 from aiomailbox.operators.keyed.operators import (
     KeyedAggregateOperator,
     KeyedReduceOperator,

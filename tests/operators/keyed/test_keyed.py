@@ -17,7 +17,7 @@ from aiomailbox.errors import (
     WrongTypeError,
 )
 from aiomailbox.operators.aggregates.functions import aggregates, count, sum_
-from aiomailbox.operators.core.failures import dead_letter, skip
+from aiomailbox.operators.core.user_code import dead_letter, skip
 from aiomailbox.operators.keyed.operators import (
     KeyedAggregateOperator,
     KeyedReduceOperator,

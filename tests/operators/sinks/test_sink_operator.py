@@ -11,7 +11,7 @@ from aiomailbox.errors import (
     UserFunctionError,
     WrongTypeError,
 )
-from aiomailbox.operators.core.failures import dead_letter, skip
+from aiomailbox.operators.core.user_code import dead_letter, skip
 from aiomailbox.operators.sinks.sink import SinkOperator
 from aiomailbox.records.events import OutputTag
 from aiomailbox.state.operator_state import OperatorStateSnapshot, RedistributionMode

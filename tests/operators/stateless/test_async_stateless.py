@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from aiomailbox.errors import InvalidArgumentError, UserFunctionError, WrongTypeError
-from aiomailbox.operators.core.failures import dead_letter, skip
+from aiomailbox.operators.core.user_code import dead_letter, skip
 from aiomailbox.operators.stateless.fused import StageKind
 from aiomailbox.operators.stateless.operators import (
     AsyncStatelessOperator,

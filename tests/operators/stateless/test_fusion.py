@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.errors import RecordTypeError, StopTask, UserFunctionError
-from aiomailbox.operators.core.failures import DeadLetter, dead_letter, skip
 from aiomailbox.operators.core.operator import Operator
+from aiomailbox.operators.core.user_code import DeadLetter, dead_letter, skip
 from aiomailbox.operators.stateless.fused import (
     LoopShape,
     StageKind,

@@ -10,7 +10,7 @@ import pytest
 
 import aiomailbox as am
 from aiomailbox.errors import UserFunctionError
-from aiomailbox.operators.core.failures import dead_letter, skip
+from aiomailbox.operators.core.user_code import dead_letter, skip
 from aiomailbox.operators.stateless.fused import StageKind
 from aiomailbox.operators.stateless.thread_operator import ThreadOperator
 from aiomailbox.records.events import OutputTag, StreamRecord

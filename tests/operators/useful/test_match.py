@@ -15,7 +15,7 @@ from aiomailbox.errors import (
     UserFunctionError,
     WrongTypeError,
 )
-from aiomailbox.operators.core.failures import dead_letter
+from aiomailbox.operators.core.user_code import dead_letter
 from aiomailbox.operators.useful.patterns import Match, MatchOperator, Pattern, pattern
 from aiomailbox.records.events import OutputTag
 from aiomailbox.testing import OneInputHarness

@@ -16,8 +16,8 @@ from aiomailbox.columnar.encode import BatchMaker
 from aiomailbox.connectors.sinks import ImmediateSink, ImmediateWriter
 from aiomailbox.graph.transformation import Origin, Transformation
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.operators.core.failures import DeadLetter, ErrorAction, OnError
 from aiomailbox.operators.core.operator import Pending
+from aiomailbox.operators.core.user_code import DeadLetter, ErrorAction, OnError
 from aiomailbox.operators.sinks.sink import SinkWriter
 from aiomailbox.operators.stateless.operators import MapOperator
 from aiomailbox.records.events import OutputTag
