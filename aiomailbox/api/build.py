@@ -53,20 +53,19 @@ from aiomailbox.operators.core.user_code import (
     check_on_error,
     describe,
     is_async_callable,
-    is_resultless,
     is_users,
-    loses_returned,
     refuse_called,
     refuse_generator,
     shortened,
     warn_here,
+    warn_of_unopened,
 )
 from aiomailbox.operators.keyed.operators import KeyCheck
 from aiomailbox.operators.sinks.sink import Sink, SinkOperator
 from aiomailbox.operators.stateless.fused import StageKind
 from aiomailbox.operators.stateless.operators import stateless
 from aiomailbox.policies.cache import Cache
-from aiomailbox.signatures import accepts, check_count, check_type, snake_case
+from aiomailbox.signatures import check_count, check_type, snake_case
 from aiomailbox.state.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -525,32 +524,6 @@ def extreme(
     return _Extreme(name, read, first=first)
 
 
-def warn_if_resultless(function: Any, verb: str) -> None:
-    """Warn of a function that makes each record None: its return was forgotten.
-
-    A lambda gives what it is written for.
-    """
-    name = getattr(function, "__name__", "")
-    if name != "<lambda>" and is_resultless(function):
-        warn_here(
-            f"the function of {verb} never returns a value: each of its results is None",
-            function=describe(function),
-            remedy="write return before its result; one that is called for its effect "
-            "alone may return the record",
-        )
-
-
-def warn_if_returned_is_lost(function: Any, verb: str) -> None:
-    """Warn of a generator that returns a value at one of its ends."""
-    if callable(function) and loses_returned(function):
-        warn_here(
-            f"the function of {verb} is a generator that returns a value, which is lost: "
-            "what it yields are its results",
-            function=describe(function),
-            remedy="yield the value, or write `yield from values` and `return`",
-        )
-
-
 # Methods of functions that the library calls.
 _LONG_HOOKS: Final = (
     "process_element",
@@ -837,23 +810,6 @@ def _refuse_sink(given: object) -> None:
     raise WrongTypeError(
         "sink", f"{shortened(given)} is neither a sink nor a function", remedy
     )
-
-
-def warn_of_unopened(function: object, verb: str) -> None:
-    """Warn of an object whose `open` nobody calls, as it would be of Flink's functions."""
-    kind = type(function)
-    opens, closes = getattr(kind, "open", None), getattr(kind, "close", None)
-    if not callable(opens) or isinstance(function, type):
-        return
-    # With a context as its argument, or beside a close.
-    if callable(closes) or accepts(partial(opens, function), 1):
-        warn_here(
-            f"{verb} calls neither open() nor close() of the object that it is given",
-            function=describe(cast("Any", function)),
-            remedy="derive its class from am.ProcessFunction, and write "
-            "stream.process(...), or give map_async an object with async def __call__: "
-            "both open it and close it",
-        )
 
 
 def _warn_of_twin(

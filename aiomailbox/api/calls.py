@@ -18,15 +18,16 @@ from typing import (
 
 from aiomailbox import connectors
 from aiomailbox.api.adapted import itself
-from aiomailbox.api.build import (
-    check_name,
-    own_copy,
-    warn_if_resultless,
-)
+from aiomailbox.api.build import check_name, own_copy
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.graph.transformation import OperatorFactory
 from aiomailbox.operators.async_io.operator import AsyncMapOperator
-from aiomailbox.operators.core.user_code import OnError, check_on_error, fail
+from aiomailbox.operators.core.user_code import (
+    OnError,
+    check_on_error,
+    fail,
+    warn_if_resultless,
+)
 from aiomailbox.operators.joins.lookup import LookupJoinOperator
 from aiomailbox.policies.batch import Batch
 from aiomailbox.policies.cache import Cache

@@ -38,10 +38,7 @@ from aiomailbox.api.build import (
     selected_pairs,
     sink_transformation,
     told_strategy,
-    warn_if_resultless,
-    warn_if_returned_is_lost,
     warn_of_misnamed,
-    warn_of_unopened,
 )
 from aiomailbox.api.calls import Calls
 from aiomailbox.api.connected import (
@@ -90,6 +87,9 @@ from aiomailbox.operators.core.user_code import (
     check_on_error,
     describe,
     fail,
+    warn_if_resultless,
+    warn_if_returned_is_lost,
+    warn_of_unopened,
 )
 from aiomailbox.operators.functions.base import held_back
 from aiomailbox.operators.functions.contexts import ProcessContext

@@ -580,12 +580,18 @@ async def collected(function: Callable[..., Any], result: Any) -> None:
 
 
 def check_sync_function(
-    function: object, parameter: str, *, arity: int | None = None, gets: str = ""
+    function: object,
+    parameter: str,
+    *,
+    arity: int | None = None,
+    gets: str = "",
+    may_yield: bool = True,
 ) -> Callable[..., Any]:
     """Return ``function`` if it can be called and gives its result at once.
 
     Raises:
         WrongTypeError: Also if it is an ``async def`` function.
+        InvalidArgumentError: If it is a generator, and may be none.
     """
     checked = check_function(function, parameter, arity=arity, gets=gets)
     if is_async_callable(checked):
@@ -594,7 +600,55 @@ def check_sync_function(
             f"{describe(checked)} gives {callable_kind(checked).value}",
             "A plain function is needed here: do the awaiting in map_async before.",
         )
+    if not may_yield:
+        refuse_generator(function, parameter, "Use it with flat_map.")
     return checked
+
+
+# Warns of functions that do less than what they seem to do.
+
+
+def warn_if_resultless(function: Any, verb: str) -> None:
+    """Warn of a function that makes each record None: its return was forgotten.
+
+    A lambda gives what it is written for.
+    """
+    name = getattr(function, "__name__", "")
+    if name != "<lambda>" and is_resultless(function):
+        warn_here(
+            f"the function of {verb} never returns a value: each of its results is None",
+            function=describe(function),
+            remedy="write return before its result; one that is called for its effect "
+            "alone may return the record",
+        )
+
+
+def warn_if_returned_is_lost(function: Any, verb: str) -> None:
+    """Warn of a generator that returns a value at one of its ends."""
+    if callable(function) and loses_returned(function):
+        warn_here(
+            f"the function of {verb} is a generator that returns a value, which is lost: "
+            "what it yields are its results",
+            function=describe(function),
+            remedy="yield the value, or write `yield from values` and `return`",
+        )
+
+
+def warn_of_unopened(function: object, verb: str) -> None:
+    """Warn of an object whose `open` nobody calls, as it would be of Flink's functions."""
+    kind = type(function)
+    opens, closes = getattr(kind, "open", None), getattr(kind, "close", None)
+    if not callable(opens) or isinstance(function, type):
+        return
+    # With a context as its argument, or beside a close.
+    if callable(closes) or accepts(functools.partial(opens, function), 1):
+        warn_here(
+            f"{verb} calls neither open() nor close() of the object that it is given",
+            function=describe(cast("Any", function)),
+            remedy="derive its class from am.ProcessFunction, and write "
+            "stream.process(...), or give map_async an object with async def __call__: "
+            "both open it and close it",
+        )
 
 
 # What stands for a value that is still to be made: the function was not called, or its

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar, Generic
 
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
@@ -17,7 +18,12 @@ from aiomailbox.operators.core.operator import (
     TwoInputOperator,
     then,
 )
-from aiomailbox.operators.core.user_code import OnError, check_on_error, fail
+from aiomailbox.operators.core.user_code import (
+    OnError,
+    check_on_error,
+    check_sync_function,
+    fail,
+)
 from aiomailbox.operators.functions.base import (
     ElementOperator,
     RichFunction,
@@ -41,7 +47,7 @@ from aiomailbox.operators.keyed.operators import (
     KeySelector,
     StatefulOperator,
 )
-from aiomailbox.operators.stateless.fused import FusedLoop, StageKind, stage_function
+from aiomailbox.operators.stateless.fused import FusedLoop, StageKind
 from aiomailbox.records.events import MIN_TIMESTAMP
 from aiomailbox.records.run import Run
 from aiomailbox.state.descriptors import MapStateDescriptor
@@ -411,8 +417,11 @@ class CoMapOperator(TwoInputOperator):
         on_error: OnError = fail,
     ) -> None:
         super().__init__()
-        self.first: Callable[..., Any] = stage_function(first, self.kind, "first")
-        self.second: Callable[..., Any] = stage_function(second, self.kind, "second")
+        checked = partial(
+            check_sync_function, arity=1, may_yield=self.kind is StageKind.FLAT_MAP
+        )
+        self.first: Callable[..., Any] = checked(first, "first")
+        self.second: Callable[..., Any] = checked(second, "second")
         self.on_error: OnError = check_on_error(on_error)
 
     def open(self) -> Pending:

@@ -18,12 +18,10 @@ from aiomailbox.operators.core.user_code import (
     UNDECIDED,
     UNMADE,
     ErrorAction,
-    check_sync_function,
     compiled,
     describe,
     is_one_record,
     looks_like_record,
-    refuse_generator,
     taken_apart,
     unmade,
     warn_of_tuple,
@@ -64,21 +62,6 @@ class StageKind(Enum):
     MAP = "map"
     FILTER = "filter"
     FLAT_MAP = "flat_map"
-
-
-def stage_function(
-    function: Callable[..., Any], kind: StageKind, parameter: str = "function"
-) -> Callable[..., Any]:
-    """Return the function of a stage, checked: it gives its results at once.
-
-    Raises:
-        WrongTypeError: If it cannot be called with one argument, or is asynchronous.
-        InvalidArgumentError: If it is a generator, and this no flat_map.
-    """
-    checked = check_sync_function(function, parameter, arity=1)
-    if kind is not StageKind.FLAT_MAP:
-        refuse_generator(function, parameter, "Use it with flat_map.")
-    return checked
 
 
 def is_compilable(kinds: Sequence[StageKind]) -> bool:

@@ -46,6 +46,7 @@ from aiomailbox.operators.core.user_code import (
     check_function,
     check_on_error,
     check_run_in,
+    check_sync_function,
     checkpoint_listener,
     fail,
     is_async_callable,
@@ -65,7 +66,6 @@ from aiomailbox.operators.stateless.fused import (
     StageKind,
     is_compilable,
     next_piece_length,
-    stage_function,
 )
 from aiomailbox.operators.stateless.thread_operator import ThreadOperator
 from aiomailbox.records.events import (
@@ -240,7 +240,9 @@ class StatelessOperator(Operator):
     def __init__(
         self, function: Callable[[Any], Any], *, on_error: OnError = fail
     ) -> None:
-        self.function: Callable[..., Any] = stage_function(function, self.kind)
+        self.function: Callable[..., Any] = check_sync_function(
+            function, "function", arity=1, may_yield=self.kind is StageKind.FLAT_MAP
+        )
         self.listener = checkpoint_listener(function)
         self.on_error: OnError = check_on_error(on_error)
 

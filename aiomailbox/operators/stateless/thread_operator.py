@@ -26,6 +26,7 @@ from aiomailbox.operators.core.user_code import (
     UNMADE,
     OnError,
     check_on_error,
+    check_sync_function,
     checkpoint_listener,
     fail,
     items_of,
@@ -38,7 +39,7 @@ from aiomailbox.operators.core.watched import (
     repeated_objects,
     watched_function,
 )
-from aiomailbox.operators.stateless.fused import StageKind, stage_function
+from aiomailbox.operators.stateless.fused import StageKind
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
 from aiomailbox.threads import ThreadTurns, frames_stay
 
@@ -83,7 +84,9 @@ class ThreadOperator(LookedAtOperator):
         on_error: OnError = fail,
     ) -> None:
         self.kind = kind
-        self.function: Callable[..., Any] = stage_function(function, kind)
+        self.function: Callable[..., Any] = check_sync_function(
+            function, "function", arity=1, may_yield=kind is StageKind.FLAT_MAP
+        )
         self.listener = checkpoint_listener(function)
         self.on_error: OnError = check_on_error(on_error)
         self._turns = ThreadTurns()
