@@ -1,23 +1,21 @@
-"""Checks of arguments, where they were given, and small parts of transformations."""
+"""Checks of what users give, where it was given: names, functions, sources and sinks."""
 
 from __future__ import annotations
 
-import ast
-import copy
 import difflib
 import dis
 import inspect
 import operator
 import os
-import textwrap
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from types import CellType, CodeType, FunctionType
-from typing import Any, Final, Literal, TypeVar, cast
+from types import CodeType, FunctionType
+from typing import Any, Final, Literal, cast
 
 from aiomailbox import connectors
+from aiomailbox.api.definition import function_info
 from aiomailbox.connectors.sinks import FunctionSink
 from aiomailbox.durations import duration_text
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
@@ -26,33 +24,27 @@ from aiomailbox.eventtime.strategy import WatermarkStrategy
 from aiomailbox.graph.job_graph import free_name
 from aiomailbox.graph.transformation import (
     FunctionInfo,
-    OperatorFactory,
     Origin,
     Transformation,
     known_fields,
-    rows_from,
 )
 from aiomailbox.logs import library_log
 from aiomailbox.operators.aggregates.functions import (
-    fields_read,
     warn_of_ranks,
-    with_expressions,
 )
 from aiomailbox.operators.core.fields import (
     FieldSelector,
     FieldsSelector,
-    RecordFields,
     field_or_function,
     is_expression,
 )
-from aiomailbox.operators.core.operator import Operator, RowsNote
+from aiomailbox.operators.core.operator import Operator
 from aiomailbox.operators.core.user_code import (
     OnError,
     caller_location,
     check_function,
     check_on_error,
     describe,
-    is_async_callable,
     is_users,
     refuse_called,
     refuse_generator,
@@ -64,167 +56,14 @@ from aiomailbox.operators.keyed.operators import KeyCheck
 from aiomailbox.operators.sinks.sink import Sink, SinkOperator
 from aiomailbox.operators.stateless.fused import StageKind
 from aiomailbox.operators.stateless.operators import stateless
-from aiomailbox.policies.cache import Cache
 from aiomailbox.signatures import check_count, check_type, snake_case
-from aiomailbox.state.descriptors import (
-    AggregatingStateDescriptor,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ReducingStateDescriptor,
-    StateDescriptor,
-    ValueStateDescriptor,
-)
 
-# Reads from a function's source which state it describes when it runs.
-
-
-_MAKERS: Final = frozenset(
-    kind.__name__
-    for kind in (
-        AggregatingStateDescriptor,
-        ListStateDescriptor,
-        MapStateDescriptor,
-        ReducingStateDescriptor,
-        ValueStateDescriptor,
-    )
-)
-
-
-def described_in(code: CodeType) -> tuple[set[str], bool]:
-    """Return the names of the state without a time to live that code describes.
-
-    Returns:
-        The names, and whether there may be more whose names cannot be read.
-    """
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
-    except (OSError, TypeError, SyntaxError, SystemError):
-        # Typed into a console, in the middle of an expression, or, on CPython 3.11, parsed
-        # while the garbage collector let something else be parsed.
-        return set(), True
-    names: set[str] = set()
-    unnamed = False
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
-            continue
-        if _called(node) not in _MAKERS or _has_ttl(node):
-            continue
-        name = _first(node)
-        if isinstance(name, ast.Constant) and isinstance(name.value, str):
-            names.add(name.value)
-        else:
-            unnamed = True
-    return names, unnamed
-
-
-def _called(call: ast.Call) -> str:
-    function = call.func
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    return function.id if isinstance(function, ast.Name) else ""
-
-
-def _first(call: ast.Call) -> ast.expr | None:
-    if call.args:
-        return call.args[0]
-    return next((word.value for word in call.keywords if word.arg == "name"), None)
-
-
-def _has_ttl(call: ast.Call) -> bool:
-    return any(
-        not (isinstance(word.value, ast.Constant) and word.value.value is None)
-        for word in call.keywords
-        if word.arg == "ttl"
-    )
-
-
-# Finds state that is kept for ever, in what users' functions refer to.
-
-
-def state_without_ttl(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Name the state without a time to live that a function can reach.
-
-    Looked at is what the function, or for a method any method of its object, refers
-    to: descriptors in its module, around it, and on the object.
-
-    Returns:
-        A text for each state, in the order of their names. The name of state that is
-        described when a method runs is read from its source; where that is not there,
-        or the name is not written out, only that there is state.
-
-    Example:
-        >>> from aiomailbox.state.descriptors import ValueStateDescriptor
-        >>> seen = ValueStateDescriptor("seen", int)
-        >>> state_without_ttl(
-        ...     lambda value, context: context.keyed_state.get_value(seen)
-        ... )
-        ("state 'seen' has no TTL",)
-    """
-    names: set[str] = set()
-    hidden = False
-    for item in _reachable(function):
-        # Not isinstance(): it asks the object, which is the user's and may fail.
-        kind = type(item)
-        if issubclass(kind, StateDescriptor):
-            if item.ttl is None:
-                names.add(item.name)
-        elif kind is CodeType and not _MAKERS.isdisjoint(item.co_names):
-            written, unnamed = described_in(item)
-            names |= written
-            hidden = hidden or unnamed
-    texts = [f"state {name!r} has no TTL" for name in sorted(names)]
-    if hidden:
-        texts.append("state that is described inside the function may have no TTL")
-    return tuple(texts)
-
-
-def _reachable(function: Callable[..., Any]) -> Iterator[Any]:
-    """Yield the code of the functions, and the objects that it refers to."""
-    owner = getattr(function, "__self__", None)
-    if owner is None or inspect.isclass(owner):
-        yield from _referred(function)
-        return
-    yield from getattr(owner, "__dict__", {}).values()
-    for kind in type(owner).__mro__:
-        if kind.__module__.partition(".")[0] in ("aiomailbox", "builtins"):
-            continue
-        for name, member in vars(kind).items():
-            yield member
-            # What __init__ makes is found on the object.
-            if name != "__init__":
-                yield from _referred(member)
-
-
-def _referred(function: Any) -> Iterator[Any]:
-    function = inspect.unwrap(getattr(function, "__func__", function))
-    if not isinstance(function, FunctionType):
-        return
-    for cell in function.__closure__ or ():
-        # A cell of a name that is bound later is empty.
-        if cell != CellType():
-            yield cell.cell_contents
-    for code in _with_inner(function.__code__):
-        yield code
-        for name in code.co_names:
-            yield function.__globals__.get(name)
-
-
-def _with_inner(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _with_inner(constant)
-
-
-OperatorT = TypeVar("OperatorT", bound=Operator)
 # Flink's upper bound, too: it is what a key group's number fits into.
 MAX_PARALLELISM_MAX: Final = 2**15
 # Where a synchronous function runs.
 RunIn = Literal["loop", "thread"]
 # What `explain` says of operators that keep something per key for ever.
 GROWS_WITH_KEYS: Final = "state grows with the number of keys, no TTL"
-# Arguments of operators that are names of fields where they are texts.
-_NAMES_OF_FIELDS: Final = frozenset({"id", "key"})
 
 
 def check_max_parallelism(value: object) -> int:
@@ -247,91 +86,6 @@ def check_name(value: Any, parameter: str) -> str:
     return value
 
 
-def function_info(function: Callable[..., Any], *, serial: bool = True) -> FunctionInfo:
-    """Describe a user's function for `explain`."""
-    is_async = is_async_callable(function)
-    note = ""
-    if is_async and serial:
-        note = "one record at a time; map_async runs many concurrently"
-    unbounded = state_without_ttl(function)
-    return FunctionInfo(describe(function), is_async, note, unbounded)
-
-
-def derived(
-    name: str,
-    factory: OperatorFactory,
-    inputs: list[list[Origin]],
-    *,
-    functions: Iterable[Any] = (),
-    serial: bool = True,
-    has_columns: bool = False,
-    **facts: Any,
-) -> Transformation:
-    """Return an operator as the job describes it: with what it says of itself.
-
-    Args:
-        name: Its name.
-        factory: Makes it.
-        inputs: Where its records come from.
-        functions: Those of the user's that it calls, or what is said of one.
-        serial: Whether it calls async ones for one record at a time.
-        has_columns: Whether it has a form for columns.
-        facts: What else there is to say.
-
-    Raises:
-        InvalidArgumentError: If a record is known to lack a field that it reads.
-        RecordTypeError: If a record is known to lack a field of an expression.
-    """
-    # Wrong arguments and combinations fail here, where they are written.
-    sample = factory()
-    facts["functions"] = tuple(
-        one if isinstance(one, FunctionInfo) else function_info(one, serial=serial)
-        for one in functions
-    )
-    capacity = getattr(sample, "capacity", None)
-    if capacity is not None:
-        facts["bound"] = f"{capacity} records"
-    known = [known_fields(united) for united in inputs]
-    if len(known) == 1:
-        check_reads(known[0], factory)
-    facts.setdefault("record_fields", sample.result_fields(*known))
-    if "asks_for_rows" not in facts:
-        facts["asks_for_rows"] = asking = sample.rows_reason()
-        facts["takes_columns"] = sample.takes_columns and not asking
-    if (
-        has_columns
-        and isinstance(factory, partial)
-        and all(rows_from(united) is None for united in inputs)
-    ):
-        asking = connectors.rows_reason(sample, factory.keywords.get("aggregate"))
-        facts["asks_for_rows"] = asking
-        if not asking:
-            note = RowsNote()
-            factory = partial(factory, columns=note)
-            facts["takes_columns"], facts["rows_note"] = True, note
-            facts["columns_aside"] = frozenset(sample.late_tags)
-    return Transformation(name, factory, inputs, **facts)
-
-
-def formed(
-    make: Callable[..., Operator],
-    *args: Any,
-    columns: RowsNote | None = None,
-    selection: tuple[Any, OnError] | None = None,
-    **named: Any,
-) -> Any:
-    """Return an operator of rows, or its form for columns; see `columnar.making.made`."""
-    if columns is None and selection is None and not has_expressions(named):
-        return make(*args, **named)
-    made = connectors.made
-    return made(make, *args, columns=columns, selection=selection, **named)
-
-
-def has_expressions(named: Mapping[str, Any]) -> bool:
-    """Say whether there is an aggregate with expressions of Arrow."""
-    return with_expressions(named.get("aggregate"), lambda selector: selector)[1]
-
-
 def selected_pairs(
     names: tuple[Any, ...], named: Mapping[str, Any], keys: Sequence[Any]
 ) -> Any:
@@ -344,11 +98,6 @@ def selected_pairs(
     parts = [getattr(key, "fields", ()) for key in keys]
     same = {left for left, right in zip(*parts, strict=False) if left == right}
     return connectors.pair_fields(names, named, same)
-
-
-def expression_infos(*expressions: Any) -> tuple[FunctionInfo, ...]:
-    """Describe expressions for `explain`."""
-    return tuple(FunctionInfo(str(each), is_async=False) for each in expressions)
 
 
 def field_names(names: tuple[Any, ...]) -> tuple[str, ...]:
@@ -410,63 +159,6 @@ def check_renames(names: Any) -> dict[str, str]:
     field_names(tuple(names))
     field_names(tuple(names.values()))
     return dict(names)
-
-
-def check_reads(fields: RecordFields | None, factory: object) -> None:
-    """Refuse an operator that reads a field by a name that no record has.
-
-    Raises:
-        InvalidArgumentError: Then; names the parameter, the field and those there are.
-    """
-    if fields is None or not isinstance(factory, partial):
-        return
-    arguments = [("key", value) for value in factory.args]
-    for parameter, value in [*arguments, *factory.keywords.items()]:
-        for name, selector in _reads(parameter, value):
-            fields.check(selector, name)
-
-
-def _reads(parameter: str, value: object) -> Iterator[tuple[str, FieldSelector]]:
-    if isinstance(value, FieldSelector):
-        yield parameter, value
-    elif isinstance(value, str) and parameter in _NAMES_OF_FIELDS:
-        yield parameter, FieldSelector(value, parameter)
-    elif isinstance(value, Cache) and isinstance(value.key, str):
-        yield "key", FieldSelector(value.key, "key")
-    elif isinstance(value, WatermarkStrategy) and isinstance(value.assigner, str):
-        yield "with_timestamp_assigner", FieldSelector(value.assigner, "assigner")
-    else:
-        yield from fields_read(value)
-
-
-def key_selector(
-    key: str | Callable[[Any], Any],
-    others: tuple[str, ...],
-    origins: list[Origin],
-    parameter: str = "key",
-) -> Callable[[Any], Any]:
-    """Return the function that reads the key of a stream's records.
-
-    Raises:
-        InvalidArgumentError: If it is known that no record has the field.
-        WrongTypeError: If it is neither a name nor a function, or others are functions.
-    """
-    selector: Any = field_or_function(key, parameter)
-    if others:
-        parts = [field_or_function(name, "key") for name in (key, *others)]
-        single = [part for part in parts if isinstance(part, FieldSelector)]
-        if len(single) < len(parts):
-            raise WrongTypeError(
-                "key",
-                "a function cannot be one of several keys",
-                'Write names of fields, key_by("a", "b"), or one function that '
-                "returns a tuple.",
-            )
-        selector = FieldsSelector(tuple(single))
-    fields = known_fields(origins)
-    if fields is not None:
-        fields.check(selector, parameter)
-    return selector
 
 
 class _Extreme:
@@ -656,34 +348,6 @@ def described_origins(origins: Iterable[Origin]) -> str:
 def key_check(key: Callable[[Any], Any], on_error: OnError) -> Operator:
     """Make the operator that sets aside the records without a key of the right type."""
     return stateless(StageKind.FILTER, KeyCheck(key), on_error=on_error)
-
-
-def own_copy(make: Callable[..., OperatorT], *args: Any, **named: Any) -> OperatorT:
-    """Make an operator with copies of its own of the user's objects that have a life.
-
-    All subtasks are made from one description. What an object sets on itself in
-    ``open`` belongs to one of them, so each works on a shallow copy.
-    """
-    copies = {name: _own(value, name) for name, value in named.items()}
-    return make(*(_own(value, "function") for value in args), **copies)
-
-
-_OF_A_LIFE: Final = (
-    "open",
-    "close",
-    "__aenter__",
-    "notify_checkpoint_complete",
-    "notify_checkpoint_aborted",
-)
-
-
-def _own(value: Any, parameter: str) -> Any:
-    if value is None or inspect.isclass(value) or inspect.isroutine(value):
-        return value
-    # Coroutines and generators have `close`, and cannot be copied.
-    refuse_called(value, parameter)
-    has_life = any(hasattr(value, name) for name in _OF_A_LIFE)
-    return copy.copy(value) if has_life else value
 
 
 def check_strategy(

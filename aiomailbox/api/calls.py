@@ -18,7 +18,8 @@ from typing import (
 
 from aiomailbox import connectors
 from aiomailbox.api.adapted import itself
-from aiomailbox.api.build import check_name, own_copy
+from aiomailbox.api.build import check_name
+from aiomailbox.api.definition import own_copy
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.graph.transformation import OperatorFactory
 from aiomailbox.operators.async_io.operator import AsyncMapOperator

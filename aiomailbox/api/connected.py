@@ -7,11 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic
 
 from aiomailbox.api.adapted import is_keyed
-from aiomailbox.api.build import (
-    described_key,
-    described_origins,
-    own_copy,
-)
+from aiomailbox.api.build import described_key, described_origins
+from aiomailbox.api.definition import own_copy
 from aiomailbox.api.misnamed import Unfinished
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.graph.transformation import OperatorFactory, Origin

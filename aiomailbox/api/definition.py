@@ -1,49 +1,77 @@
-"""A job in the making: settings, the sinks so far, and the way to run them."""
+"""A job in the making: operators as they are written, sinks, and the way to run them."""
 
 from __future__ import annotations
 
+import ast
 import atexit
+import copy
+import inspect
 import os
 import sys
+import textwrap
 from collections import deque
-from collections.abc import Callable, Iterable, MutableSequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import product
-from typing import Any, Final
+from types import CellType, CodeType, FunctionType
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from aiomailbox.checkpoint.settings import CheckpointingMode
+from aiomailbox import connectors
 from aiomailbox.clock import Clock
 from aiomailbox.connectors.inbox import Inbox
-from aiomailbox.errors import (
-    InvalidArgumentError,
-    MissingExtraError,
-    UsageError,
-)
+from aiomailbox.errors import MissingExtraError, UsageError, WrongTypeError
+from aiomailbox.eventtime.strategy import WatermarkStrategy
 from aiomailbox.graph.describe import (
     describe_mermaid,
     describe_plan,
     describe_svg,
     describe_text,
-    unreplayable_sources,
 )
 from aiomailbox.graph.job_graph import JobGraph, build_job_graph
-from aiomailbox.graph.regions import (
-    check_blocking,
-    endless_source,
-    source_without_watermarks,
+from aiomailbox.graph.transformation import (
+    FunctionInfo,
+    OperatorFactory,
+    Origin,
+    Transformation,
+    known_fields,
+    reachable,
+    rows_from,
 )
-from aiomailbox.graph.transformation import Origin, Transformation, reachable
 from aiomailbox.logs import library_log
-from aiomailbox.operators.core.user_code import caller_location, is_called_by_import
+from aiomailbox.operators.aggregates.functions import fields_read, with_expressions
+from aiomailbox.operators.core.fields import (
+    FieldSelector,
+    FieldsSelector,
+    RecordFields,
+    field_or_function,
+)
+from aiomailbox.operators.core.operator import Operator, RowsNote
+from aiomailbox.operators.core.user_code import (
+    OnError,
+    caller_location,
+    describe,
+    is_async_callable,
+    is_called_by_import,
+    refuse_called,
+)
 from aiomailbox.operators.sources.source import Boundedness
+from aiomailbox.policies.cache import Cache
 from aiomailbox.runtime.config import JobConfig
-from aiomailbox.runtime.deployment import Deployment, Embedded
+from aiomailbox.runtime.deployment import Deployment, Embedded, check_deployable
 from aiomailbox.runtime.master import JobMaster
 from aiomailbox.runtime.services import PullHandover
 from aiomailbox.signatures import check_choice
+from aiomailbox.state.descriptors import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    ValueStateDescriptor,
+)
 
 # Of operators that nothing reads: enough to name a mistake.
 _DECLARED_MAX: Final = 1000
@@ -150,14 +178,14 @@ class JobDefinition:
             [[origin]] = item.inputs
             changed = self.change(origin.transformation, call, **settings)
             settings = {"inputs": [[replace(origin, transformation=changed)]]}
-        copy = replace(item, changed_by="", **settings)
-        if item.sink is not None and not _put(self.sinks, item, copy):
+        other = replace(item, changed_by="", **settings)
+        if item.sink is not None and not _put(self.sinks, item, other):
             raise UsageError(
                 f"{call} comes too late for sink {item.name!r}: its job has started"
             )
-        _put(self.declared, item, copy)
+        _put(self.declared, item, other)
         item.changed_by = f"{call} at {caller_location()}"
-        return copy
+        return other
 
     def forget_unread(self) -> list[Transformation]:
         """Return the last operators of branches that no job has run, and not again."""
@@ -272,10 +300,7 @@ class JobDefinition:
         config = replace(traced(config), deployment=None)
         _check_inboxes(graph)
         _check_files(graph)
-        _check_replayable(graph, config)
-        _check_blocking(graph, config)
-        _check_ends(graph, config)
-        _check_finished(config)
+        check_deployable(graph, config)
         job = place.deploy(graph, config, clock=self.clock, handovers=handovers or {})
         run = {id(item) for item in reachable(sinks)}
         left = [item for item in self.declared if id(item) not in run]
@@ -327,13 +352,13 @@ if "pytest" not in sys.modules:
 
 
 def _put(
-    items: MutableSequence[Transformation], item: Transformation, copy: Transformation
+    items: MutableSequence[Transformation], item: Transformation, other: Transformation
 ) -> bool:
-    """Put a copy in the place of an operator, if it is there; say whether it was."""
+    """Put another in the place of an operator, if it is there; say whether it was."""
     # The newest are asked for.
     for place in range(len(items) - 1, -1, -1):
         if items[place] is item:
-            items[place] = copy
+            items[place] = other
             return True
     return False
 
@@ -440,103 +465,325 @@ def _check_files(graph: JobGraph) -> None:
         )
 
 
-def _check_blocking(graph: JobGraph, config: JobConfig) -> None:
-    """Refuse exchanges that would wait for ever, and checkpoints of what waits.
+# An operator, as it is described when it is written.
+
+
+OperatorT = TypeVar("OperatorT", bound=Operator)
+# Arguments of operators that are names of fields where they are texts.
+_NAMES_OF_FIELDS: Final = frozenset({"id", "key"})
+
+
+def function_info(function: Callable[..., Any], *, serial: bool = True) -> FunctionInfo:
+    """Describe a user's function for `explain`."""
+    is_async = is_async_callable(function)
+    note = ""
+    if is_async and serial:
+        note = "one record at a time; map_async runs many concurrently"
+    unbounded = state_without_ttl(function)
+    return FunctionInfo(describe(function), is_async, note, unbounded)
+
+
+def derived(
+    name: str,
+    factory: OperatorFactory,
+    inputs: list[list[Origin]],
+    *,
+    functions: Iterable[Any] = (),
+    serial: bool = True,
+    has_columns: bool = False,
+    **facts: Any,
+) -> Transformation:
+    """Return an operator as the job describes it: with what it says of itself.
+
+    Args:
+        name: Its name.
+        factory: Makes it.
+        inputs: Where its records come from.
+        functions: Those of the user's that it calls, or what is said of one.
+        serial: Whether it calls async ones for one record at a time.
+        has_columns: Whether it has a form for columns.
+        facts: What else there is to say.
 
     Raises:
-        InvalidArgumentError: If there is such an exchange, or one that blocks in a job
-            that takes checkpoints.
+        InvalidArgumentError: If a record is known to lack a field that it reads.
+        RecordTypeError: If a record is known to lack a field of an expression.
     """
-    blocking = [
-        edge
-        for vertex in graph.vertices
-        for edge in vertex.out_edges
-        if edge.is_blocking
-    ]
-    if not blocking:
+    # Wrong arguments and combinations fail here, where they are written.
+    sample = factory()
+    facts["functions"] = tuple(
+        one if isinstance(one, FunctionInfo) else function_info(one, serial=serial)
+        for one in functions
+    )
+    capacity = getattr(sample, "capacity", None)
+    if capacity is not None:
+        facts["bound"] = f"{capacity} records"
+    known = [known_fields(united) for united in inputs]
+    if len(known) == 1:
+        check_reads(known[0], factory)
+    facts.setdefault("record_fields", sample.result_fields(*known))
+    if "asks_for_rows" not in facts:
+        facts["asks_for_rows"] = asking = sample.rows_reason()
+        facts["takes_columns"] = sample.takes_columns and not asking
+    if (
+        has_columns
+        and isinstance(factory, partial)
+        and all(rows_from(united) is None for united in inputs)
+    ):
+        asking = connectors.rows_reason(sample, factory.keywords.get("aggregate"))
+        facts["asks_for_rows"] = asking
+        if not asking:
+            note = RowsNote()
+            factory = partial(factory, columns=note)
+            facts["takes_columns"], facts["rows_note"] = True, note
+            facts["columns_aside"] = frozenset(sample.late_tags)
+    return Transformation(name, factory, inputs, **facts)
+
+
+def formed(
+    make: Callable[..., Operator],
+    *args: Any,
+    columns: RowsNote | None = None,
+    selection: tuple[Any, OnError] | None = None,
+    **named: Any,
+) -> Any:
+    """Return an operator of rows, or its form for columns; see `columnar.making.made`."""
+    if columns is None and selection is None and not has_expressions(named):
+        return make(*args, **named)
+    made = connectors.made
+    return made(make, *args, columns=columns, selection=selection, **named)
+
+
+def has_expressions(named: Mapping[str, Any]) -> bool:
+    """Say whether there is an aggregate with expressions of Arrow."""
+    return with_expressions(named.get("aggregate"), lambda selector: selector)[1]
+
+
+def expression_infos(*expressions: Any) -> tuple[FunctionInfo, ...]:
+    """Describe expressions for `explain`."""
+    return tuple(FunctionInfo(str(each), is_async=False) for each in expressions)
+
+
+def check_reads(fields: RecordFields | None, factory: object) -> None:
+    """Refuse an operator that reads a field by a name that no record has.
+
+    Raises:
+        InvalidArgumentError: Then; names the parameter, the field and those there are.
+    """
+    if fields is None or not isinstance(factory, partial):
         return
-    check_blocking(graph)
-    if config.checkpoints is not None or config.restore_from is not None:
-        raise InvalidArgumentError(
-            "blocking",
-            f"the operators after {blocking[0].source.name!r} read their records from "
-            "files when it has finished, and a checkpoint needs all tasks to run at the "
-            "same time",
-            "Leave env.enable_checkpointing(...) and restore_from= out: with a "
-            "restart strategy, a task that fails after a blocking exchange reads "
-            "its files again. Or leave blocking() out.",
-        )
+    arguments = [("key", value) for value in factory.args]
+    for parameter, value in [*arguments, *factory.keywords.items()]:
+        for name, selector in _reads(parameter, value):
+            fields.check(selector, name)
 
 
-def _check_ends(graph: JobGraph, config: JobConfig) -> None:
-    """Look at operators that wait for the end of their input.
-
-    Raises:
-        InvalidArgumentError: If one keeps what no checkpoint has, in a job that takes
-            checkpoints.
-    """
-    for node in graph.nodes:
-        item = node.transformation
-        if item.emits_at_end and (endless := endless_source(node)):
-            library_log().warning(
-                "an operator emits when its input has ended, and a source never ends",
-                operator=node.name,
-                source=endless,
-                remedy="use windows, a bounded source, or job.stop(drain=True)",
-            )
-        if item.waits_for_watermarks and (still := source_without_watermarks(node)):
-            library_log().warning(
-                "an operator emits nothing, as event time never moves",
-                operator=node.name,
-                line=item.line,
-                without_watermarks=still,
-                remedy="give that one a strategy with watermarks, as "
-                "am.WatermarkStrategy.for_monotonous_timestamps(), or use windows of "
-                "processing time",
-            )
-        has_checkpoints = config.checkpoints is not None or config.restore_from
-        if item.no_checkpoints and has_checkpoints:
-            raise InvalidArgumentError(
-                "checkpoints",
-                f"{item.no_checkpoints} (operator {node.name!r})",
-                "Leave env.enable_checkpointing(...) and restore_from= out.",
-            )
+def _reads(parameter: str, value: object) -> Iterator[tuple[str, FieldSelector]]:
+    if isinstance(value, FieldSelector):
+        yield parameter, value
+    elif isinstance(value, str) and parameter in _NAMES_OF_FIELDS:
+        yield parameter, FieldSelector(value, parameter)
+    elif isinstance(value, Cache) and isinstance(value.key, str):
+        yield "key", FieldSelector(value.key, "key")
+    elif isinstance(value, WatermarkStrategy) and isinstance(value.assigner, str):
+        yield "with_timestamp_assigner", FieldSelector(value.assigner, "assigner")
+    else:
+        yield from fields_read(value)
 
 
-def _check_finished(config: JobConfig) -> None:
-    """Refuse to promise what nothing remembers.
+def key_selector(
+    key: str | Callable[[Any], Any],
+    others: tuple[str, ...],
+    origins: list[Origin],
+    parameter: str = "key",
+) -> Callable[[Any], Any]:
+    """Return the function that reads the key of a stream's records.
 
     Raises:
-        InvalidArgumentError: If it matters whether the job has finished before, and that
-            is written nowhere.
+        InvalidArgumentError: If it is known that no record has the field.
+        WrongTypeError: If it is neither a name nor a function, or others are functions.
     """
-    if config.if_finished != "run" and not config.is_resumable:
-        raise InvalidArgumentError(
-            "if_finished",
-            f"it is {config.if_finished!r}, and whether a job has finished is written "
-            "beside its checkpoints",
-            "Give checkpoints a directory: "
-            "env.enable_checkpointing(interval, directory=...).",
-        )
+    selector: Any = field_or_function(key, parameter)
+    if others:
+        parts = [field_or_function(name, "key") for name in (key, *others)]
+        single = [part for part in parts if isinstance(part, FieldSelector)]
+        if len(single) < len(parts):
+            raise WrongTypeError(
+                "key",
+                "a function cannot be one of several keys",
+                'Write names of fields, key_by("a", "b"), or one function that '
+                "returns a tuple.",
+            )
+        selector = FieldsSelector(tuple(single))
+    fields = known_fields(origins)
+    if fields is not None:
+        fields.check(selector, parameter)
+    return selector
 
 
-def _check_replayable(graph: JobGraph, config: JobConfig) -> None:
-    """Refuse to promise what a source cannot keep.
+def own_copy(make: Callable[..., OperatorT], *args: Any, **named: Any) -> OperatorT:
+    """Make an operator with copies of its own of the user's objects that have a life.
 
-    Raises:
-        InvalidArgumentError: If each record is to count exactly once, and a source
-            cannot give again what it gave.
+    All subtasks are made from one description. What an object sets on itself in
+    ``open`` belongs to one of them, so each works on a shallow copy.
     """
-    settings = config.checkpoints
-    if settings is None or settings.mode is not CheckpointingMode.EXACTLY_ONCE:
+    copies = {name: _own(value, name) for name, value in named.items()}
+    return make(*(_own(value, "function") for value in args), **copies)
+
+
+_OF_A_LIFE: Final = (
+    "open",
+    "close",
+    "__aenter__",
+    "notify_checkpoint_complete",
+    "notify_checkpoint_aborted",
+)
+
+
+def _own(value: Any, parameter: str) -> Any:
+    if value is None or inspect.isclass(value) or inspect.isroutine(value):
+        return value
+    # Coroutines and generators have `close`, and cannot be copied.
+    refuse_called(value, parameter)
+    has_life = any(hasattr(value, name) for name in _OF_A_LIFE)
+    return copy.copy(value) if has_life else value
+
+
+# Reads from a function's source which state it describes when it runs.
+
+
+_MAKERS: Final = frozenset(
+    kind.__name__
+    for kind in (
+        AggregatingStateDescriptor,
+        ListStateDescriptor,
+        MapStateDescriptor,
+        ReducingStateDescriptor,
+        ValueStateDescriptor,
+    )
+)
+
+
+def described_in(code: CodeType) -> tuple[set[str], bool]:
+    """Return the names of the state without a time to live that code describes.
+
+    Returns:
+        The names, and whether there may be more whose names cannot be read.
+    """
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
+    except (OSError, TypeError, SyntaxError, SystemError):
+        # Typed into a console, in the middle of an expression, or, on CPython 3.11, parsed
+        # while the garbage collector let something else be parsed.
+        return set(), True
+    names: set[str] = set()
+    unnamed = False
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        if _called(node) not in _MAKERS or _has_ttl(node):
+            continue
+        name = _first(node)
+        if isinstance(name, ast.Constant) and isinstance(name.value, str):
+            names.add(name.value)
+        else:
+            unnamed = True
+    return names, unnamed
+
+
+def _called(call: ast.Call) -> str:
+    function = call.func
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def _first(call: ast.Call) -> ast.expr | None:
+    if call.args:
+        return call.args[0]
+    return next((word.value for word in call.keywords if word.arg == "name"), None)
+
+
+def _has_ttl(call: ast.Call) -> bool:
+    return any(
+        not (isinstance(word.value, ast.Constant) and word.value.value is None)
+        for word in call.keywords
+        if word.arg == "ttl"
+    )
+
+
+# Finds state that is kept for ever, in what users' functions refer to.
+
+
+def state_without_ttl(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Name the state without a time to live that a function can reach.
+
+    Looked at is what the function, or for a method any method of its object, refers
+    to: descriptors in its module, around it, and on the object.
+
+    Returns:
+        A text for each state, in the order of their names. The name of state that is
+        described when a method runs is read from its source; where that is not there,
+        or the name is not written out, only that there is state.
+
+    Example:
+        >>> from aiomailbox.state.descriptors import ValueStateDescriptor
+        >>> seen = ValueStateDescriptor("seen", int)
+        >>> state_without_ttl(
+        ...     lambda value, context: context.keyed_state.get_value(seen)
+        ... )
+        ("state 'seen' has no TTL",)
+    """
+    names: set[str] = set()
+    hidden = False
+    for item in _reachable(function):
+        # Not isinstance(): it asks the object, which is the user's and may fail.
+        kind = type(item)
+        if issubclass(kind, StateDescriptor):
+            if item.ttl is None:
+                names.add(item.name)
+        elif kind is CodeType and not _MAKERS.isdisjoint(item.co_names):
+            written, unnamed = described_in(item)
+            names |= written
+            hidden = hidden or unnamed
+    texts = [f"state {name!r} has no TTL" for name in sorted(names)]
+    if hidden:
+        texts.append("state that is described inside the function may have no TTL")
+    return tuple(texts)
+
+
+def _reachable(function: Callable[..., Any]) -> Iterator[Any]:
+    """Yield the code of the functions, and the objects that it refers to."""
+    owner = getattr(function, "__self__", None)
+    if owner is None or inspect.isclass(owner):
+        yield from _referred(function)
         return
-    for source in unreplayable_sources(graph):
-        raise InvalidArgumentError(
-            "mode",
-            f"it is EXACTLY_ONCE, and source {source!r} cannot replay: the records "
-            "that it emitted after the last checkpoint are lost when the job fails",
-            "Use a source that resumes from an offset, e.g. "
-            "env.from_async_iterable(factory, offset=...), or call "
-            "env.enable_checkpointing(..., "
-            "mode=am.CheckpointingMode.AT_LEAST_ONCE).",
-        )
+    yield from getattr(owner, "__dict__", {}).values()
+    for kind in type(owner).__mro__:
+        if kind.__module__.partition(".")[0] in ("aiomailbox", "builtins"):
+            continue
+        for name, member in vars(kind).items():
+            yield member
+            # What __init__ makes is found on the object.
+            if name != "__init__":
+                yield from _referred(member)
+
+
+def _referred(function: Any) -> Iterator[Any]:
+    function = inspect.unwrap(getattr(function, "__func__", function))
+    if not isinstance(function, FunctionType):
+        return
+    for cell in function.__closure__ or ():
+        # A cell of a name that is bound later is empty.
+        if cell != CellType():
+            yield cell.cell_contents
+    for code in _with_inner(function.__code__):
+        yield code
+        for name in code.co_names:
+            yield function.__globals__.get(name)
+
+
+def _with_inner(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _with_inner(constant)

@@ -31,13 +31,12 @@ from typing import (
 from aiomailbox.api.build import (
     check_max_parallelism,
     check_name,
-    check_reads,
     check_source,
     check_strategy,
     has_watermarks,
     told_strategy,
 )
-from aiomailbox.api.definition import JobDefinition
+from aiomailbox.api.definition import JobDefinition, check_reads
 from aiomailbox.api.job import (
     Body,
     JobBlock,

@@ -7,14 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from aiomailbox import connectors
-from aiomailbox.api.build import (
-    RunIn,
-    check_name,
-    check_renames,
-    expression_infos,
-    field_names,
-    selected,
-)
+from aiomailbox.api.build import RunIn, check_name, check_renames, field_names, selected
+from aiomailbox.api.definition import expression_infos
 from aiomailbox.graph.transformation import OperatorFactory
 from aiomailbox.operators.core.user_code import OnError, check_on_error, fail
 from aiomailbox.signatures import explained

@@ -9,13 +9,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, overload
 
-from aiomailbox.api.build import (
-    described_key,
-    expression_infos,
-    formed,
-    own_copy,
-    selected_pairs,
-)
+from aiomailbox.api.build import described_key, selected_pairs
+from aiomailbox.api.definition import expression_infos, formed, own_copy
 from aiomailbox.api.misnamed import Unfinished
 from aiomailbox.api.windowed import Items, WindowedStream
 from aiomailbox.durations import duration_text, signed_ms

@@ -8,14 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from aiomailbox.api.adapted import OnlyKeyedProcess, as_object
-from aiomailbox.api.build import (
-    GROWS_WITH_KEYS,
-    formed,
-    own_copy,
-    warn_of_own_counts,
-)
+from aiomailbox.api.build import GROWS_WITH_KEYS, warn_of_own_counts
 from aiomailbox.api.calls import OLD_NAMES
-from aiomailbox.api.definition import JobDefinition
+from aiomailbox.api.definition import JobDefinition, formed, own_copy
 from aiomailbox.api.grouped import Grouped
 from aiomailbox.api.joined import IntervalJoin, called
 from aiomailbox.api.partitioned import PartitionWindowedStream

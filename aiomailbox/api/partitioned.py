@@ -6,12 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from aiomailbox.api.build import (
-    described_key,
-    formed,
-    key_selector,
-    own_copy,
-)
+from aiomailbox.api.build import described_key
+from aiomailbox.api.definition import formed, key_selector, own_copy
 from aiomailbox.api.grouped import Grouped
 from aiomailbox.api.misnamed import OF_PARTITIONS, Unfinished
 from aiomailbox.api.windowed import Items

@@ -7,8 +7,8 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Self
 
-from aiomailbox.api.build import check_max_parallelism, check_name, key_selector
-from aiomailbox.api.definition import JobDefinition
+from aiomailbox.api.build import check_max_parallelism, check_name
+from aiomailbox.api.definition import JobDefinition, key_selector
 from aiomailbox.errors import InvalidArgumentError, UsageError
 from aiomailbox.exchange.writer import (
     CustomPartitioner,

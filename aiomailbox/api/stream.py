@@ -26,15 +26,10 @@ from aiomailbox.api.adapted import OnlyProcess, as_object, of_pair
 from aiomailbox.api.build import (
     RunIn,
     check_strategy,
-    derived,
     described_key,
     described_origins,
-    expression_infos,
-    formed,
     has_watermarks,
     key_check,
-    key_selector,
-    own_copy,
     selected_pairs,
     sink_transformation,
     told_strategy,
@@ -46,7 +41,15 @@ from aiomailbox.api.connected import (
     BroadcastStream,
     ConnectedStreams,
 )
-from aiomailbox.api.definition import JobDefinition, refuse_ended
+from aiomailbox.api.definition import (
+    JobDefinition,
+    derived,
+    expression_infos,
+    formed,
+    key_selector,
+    own_copy,
+    refuse_ended,
+)
 from aiomailbox.api.fields import Fields
 from aiomailbox.api.joined import CoGroupedWindows, JoinedStreams, JoinedWindows
 from aiomailbox.api.keyed import Keyed

@@ -11,11 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Self, TypeVar, overload
 
 from aiomailbox.api.adapted import OnlyProcessWindow, as_object
-from aiomailbox.api.build import (
-    described_key,
-    formed,
-    own_copy,
-)
+from aiomailbox.api.build import described_key
+from aiomailbox.api.definition import formed, own_copy
 from aiomailbox.api.grouped import Grouped
 from aiomailbox.api.misnamed import OF_WINDOWS, Unfinished
 from aiomailbox.durations import duration_text, pipeline_ms

@@ -1,4 +1,4 @@
-"""Where a job graph runs: the seam between the API and the runtimes."""
+"""Where a job graph runs: the seam between API and runtimes; and which jobs run nowhere."""
 
 from __future__ import annotations
 
@@ -9,9 +9,17 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from aiomailbox.checkpoint.settings import CheckpointingMode
 from aiomailbox.clock import Clock, clock_of
+from aiomailbox.errors import InvalidArgumentError
+from aiomailbox.graph.describe import unreplayable_sources
 from aiomailbox.graph.job_graph import JobGraph
-from aiomailbox.graph.regions import has_blocking
+from aiomailbox.graph.regions import (
+    check_blocking,
+    endless_source,
+    has_blocking,
+    source_without_watermarks,
+)
 from aiomailbox.logs import library_log
 from aiomailbox.memory.local_pool import NetworkBufferPool
 from aiomailbox.metrics.instruments import MetricGroup
@@ -113,3 +121,120 @@ def new_embedded_job(
             "returns",
         )
     return JobMaster(graph, config, services, new_host(graph, config, services))
+
+
+# Which jobs run nowhere.
+
+
+def check_deployable(graph: JobGraph, config: JobConfig) -> None:
+    """Refuse what a job of these settings could not keep, wherever it runs.
+
+    Raises:
+        InvalidArgumentError: Then; names the setting.
+    """
+    _check_replayable(graph, config)
+    _check_blocking(graph, config)
+    _check_ends(graph, config)
+    _check_finished(config)
+
+
+def _check_replayable(graph: JobGraph, config: JobConfig) -> None:
+    """Refuse to promise what a source cannot keep.
+
+    Raises:
+        InvalidArgumentError: If each record is to count exactly once, and a source
+            cannot give again what it gave.
+    """
+    settings = config.checkpoints
+    if settings is None or settings.mode is not CheckpointingMode.EXACTLY_ONCE:
+        return
+    for source in unreplayable_sources(graph):
+        raise InvalidArgumentError(
+            "mode",
+            f"it is EXACTLY_ONCE, and source {source!r} cannot replay: the records "
+            "that it emitted after the last checkpoint are lost when the job fails",
+            "Use a source that resumes from an offset, e.g. "
+            "env.from_async_iterable(factory, offset=...), or call "
+            "env.enable_checkpointing(..., "
+            "mode=am.CheckpointingMode.AT_LEAST_ONCE).",
+        )
+
+
+def _check_blocking(graph: JobGraph, config: JobConfig) -> None:
+    """Refuse exchanges that would wait for ever, and checkpoints of what waits.
+
+    Raises:
+        InvalidArgumentError: If there is such an exchange, or one that blocks in a job
+            that takes checkpoints.
+    """
+    blocking = [
+        edge
+        for vertex in graph.vertices
+        for edge in vertex.out_edges
+        if edge.is_blocking
+    ]
+    if not blocking:
+        return
+    check_blocking(graph)
+    if config.checkpoints is not None or config.restore_from is not None:
+        raise InvalidArgumentError(
+            "blocking",
+            f"the operators after {blocking[0].source.name!r} read their records from "
+            "files when it has finished, and a checkpoint needs all tasks to run at the "
+            "same time",
+            "Leave env.enable_checkpointing(...) and restore_from= out: with a "
+            "restart strategy, a task that fails after a blocking exchange reads "
+            "its files again. Or leave blocking() out.",
+        )
+
+
+def _check_ends(graph: JobGraph, config: JobConfig) -> None:
+    """Look at operators that wait for the end of their input.
+
+    Raises:
+        InvalidArgumentError: If one keeps what no checkpoint has, in a job that takes
+            checkpoints.
+    """
+    for node in graph.nodes:
+        item = node.transformation
+        if item.emits_at_end and (endless := endless_source(node)):
+            library_log().warning(
+                "an operator emits when its input has ended, and a source never ends",
+                operator=node.name,
+                source=endless,
+                remedy="use windows, a bounded source, or job.stop(drain=True)",
+            )
+        if item.waits_for_watermarks and (still := source_without_watermarks(node)):
+            library_log().warning(
+                "an operator emits nothing, as event time never moves",
+                operator=node.name,
+                line=item.line,
+                without_watermarks=still,
+                remedy="give that one a strategy with watermarks, as "
+                "am.WatermarkStrategy.for_monotonous_timestamps(), or use windows of "
+                "processing time",
+            )
+        has_checkpoints = config.checkpoints is not None or config.restore_from
+        if item.no_checkpoints and has_checkpoints:
+            raise InvalidArgumentError(
+                "checkpoints",
+                f"{item.no_checkpoints} (operator {node.name!r})",
+                "Leave env.enable_checkpointing(...) and restore_from= out.",
+            )
+
+
+def _check_finished(config: JobConfig) -> None:
+    """Refuse to promise what nothing remembers.
+
+    Raises:
+        InvalidArgumentError: If it matters whether the job has finished before, and that
+            is written nowhere.
+    """
+    if config.if_finished != "run" and not config.is_resumable:
+        raise InvalidArgumentError(
+            "if_finished",
+            f"it is {config.if_finished!r}, and whether a job has finished is written "
+            "beside its checkpoints",
+            "Give checkpoints a directory: "
+            "env.enable_checkpointing(interval, directory=...).",
+        )
