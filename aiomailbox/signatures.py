@@ -375,6 +375,44 @@ class Misnamed:
             raise AttributeError(text, name=name, obj=None)
 
 
+class Unchanging:
+    """The base of objects that do not change, as streams: they refuse to be set.
+
+    The class says in ``_called`` what users call the object.
+    """
+
+    # So that subclasses may have slots or not.
+    __slots__ = ()
+    _called: ClassVar[str]
+
+    if not TYPE_CHECKING:
+
+        def __setattr__(self, name: str, value: object) -> None:
+            """Set nothing that users would take for a setting.
+
+            Raises:
+                AttributeError: If the name is public.
+            """
+            if not name.startswith("_"):
+                _refuse_setting(self, name, self._called)
+            super().__setattr__(name, value)
+
+
+def _refuse_setting(owner: object, name: str, called: str) -> NoReturn:
+    """Refuse a public attribute of what does not change, where it is set.
+
+    Raises:
+        AttributeError: Always. Nothing would ever read it.
+    """
+    kind = type(owner)
+    if callable(getattr(kind, name, None)):
+        text = f"{name!r} of {kind.__name__!r} is a method and cannot be set; write "
+        text += f"{called} = {called}.{name}(...)"
+    else:
+        text = no_such_name(kind, name, called, {})
+    raise AttributeError(text, name=name, obj=None)
+
+
 def with_other_names(
     called: str, meant: Mapping[str, str]
 ) -> Callable[[OwnerT], OwnerT]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Final, NoReturn
 
 from aiomailbox import errors
-from aiomailbox.signatures import no_such_name, snake_case
+from aiomailbox.signatures import Unchanging, no_such_name, snake_case
 
 
 def _by_name(remedies: Mapping[str, str]) -> dict[str, str]:
@@ -202,13 +202,12 @@ OF_PARTITIONS: Final = {
 }
 
 
-class Unfinished:
+class Unfinished(Unchanging):
     """The base of what leads from streams to a stream, and says how to get there."""
 
     # So that subclasses may have slots or not.
     __slots__ = ()
-    # How users call it, and the way that is left to a stream.
-    _called: ClassVar[str]
+    # The way that is left to a stream.
     _left: ClassVar[str]
     # What to write for a name of another library.
     _meant: ClassVar[Mapping[str, str]] = {}
@@ -225,16 +224,6 @@ class Unfinished:
             text = no_such_name(kind, name, kind._called, kind._meant, kind._left)
             raise AttributeError(text, name=name, obj=None)
 
-        def __setattr__(self, name: str, value: object) -> None:
-            """Set nothing that users would take for a setting.
-
-            Raises:
-                AttributeError: If the name is public.
-            """
-            if not name.startswith("_"):
-                refuse_setting(self, name, self._called)
-            super().__setattr__(name, value)
-
 
 class Hinting(type):
     """The class of a class that is asked for names of another library."""
@@ -248,21 +237,6 @@ class Hinting(type):
                 AttributeError: Always.
             """
             raise AttributeError(no_such_method(cls, name), name=name, obj=None)
-
-
-def refuse_setting(owner: object, name: str, called: str) -> NoReturn:
-    """Refuse a public attribute of what does not change, where it is set.
-
-    Raises:
-        AttributeError: Always. Nothing would ever read it.
-    """
-    kind = type(owner)
-    if callable(getattr(kind, name, None)):
-        text = f"{name!r} of {kind.__name__!r} is a method and cannot be set; write "
-        text += f"{called} = {called}.{name}(...)"
-    else:
-        text = no_such_name(kind, name, called, {})
-    raise AttributeError(text, name=name, obj=None)
 
 
 def no_such_verb(kind: type, name: str) -> str:

@@ -53,7 +53,7 @@ from aiomailbox.api.definition import (
 from aiomailbox.api.fields import Fields
 from aiomailbox.api.joined import CoGroupedWindows, JoinedStreams, JoinedWindows
 from aiomailbox.api.keyed import Keyed
-from aiomailbox.api.misnamed import no_such_verb, refuse_setting
+from aiomailbox.api.misnamed import no_such_verb
 from aiomailbox.api.paced import Paced
 from aiomailbox.api.partitioned import PartitionWindowedStream
 from aiomailbox.api.placed import Placed
@@ -111,7 +111,7 @@ from aiomailbox.operators.useful.operators import (
     WithLatestOperator,
 )
 from aiomailbox.records.events import OutputTag
-from aiomailbox.signatures import check_type, explained
+from aiomailbox.signatures import Unchanging, check_type, explained
 from aiomailbox.state.descriptors import MapStateDescriptor
 from aiomailbox.typevars import K, T, U, V
 from aiomailbox.windowing.assigners import GlobalWindows, WindowAssigner
@@ -179,7 +179,7 @@ def checked_result(result: Any, name: str, inputs: Iterable[Any]) -> Any:
     return result
 
 
-class DataStream(Calls[T], Fields[T], Paced[T], Placed[T], Results[T]):
+class DataStream(Unchanging, Calls[T], Fields[T], Paced[T], Placed[T], Results[T]):
     """A stream of records of type ``T``.
 
     Made by a `StreamExecutionEnvironment` and by the methods of other streams.
@@ -187,6 +187,8 @@ class DataStream(Calls[T], Fields[T], Paced[T], Placed[T], Results[T]):
     Concept:
         Flink, ``DataStream`` and ``SingleOutputStreamOperator``.
     """
+
+    _called = "stream"
 
     def __init__(self, definition: JobDefinition, origins: list[Origin]) -> None:
         self._definition = definition
@@ -823,16 +825,6 @@ class DataStream(Calls[T], Fields[T], Paced[T], Placed[T], Results[T]):
                 AttributeError: Always.
             """
             raise AttributeError(no_such_verb(type(self), name), name=name, obj=None)
-
-        def __setattr__(self, name: str, value: object) -> None:
-            """Set nothing that users would take for a setting.
-
-            Raises:
-                AttributeError: If the name is public.
-            """
-            if not name.startswith("_"):
-                refuse_setting(self, name, "stream")
-            super().__setattr__(name, value)
 
     def __repr__(self) -> str:
         names = described_origins(self._origins)
