@@ -292,10 +292,12 @@ class CheckpointBarrierHandler(_BarrierHandler):
     def _settle(self, *, is_last: bool) -> list[Action]:
         if not is_last:
             return []
+        assert self._pending is not None
+        has_timer = self._pending.is_timeoutable
         self._arrived.clear()
         self._last_done_id = self.latest_checkpoint_id
         self._pending = None
-        return [CancelAlignmentTimer()]
+        return [CancelAlignmentTimer()] if has_timer else []
 
     def _is_late(self, barrier: CheckpointBarrier) -> bool:
         return (
