@@ -272,6 +272,26 @@ def is_checkpoint_file(name: str) -> bool:
     return name == METADATA_NAME or _TASK.fullmatch(name) is not None
 
 
+def delete_files(storage: Storage, directory: str) -> None:
+    """Delete the files of a checkpoint or savepoint; what else is there stays. Blocks.
+
+    Args:
+        storage: Where it is.
+        directory: Its name there; "" for the storage itself.
+
+    Raises:
+        OSError: If one cannot be deleted; it is no checkpoint any more then.
+    """
+    below = f"{directory}/" if directory else ""
+    # The metadata goes first: half a checkpoint must not look like one.
+    storage.delete([f"{below}{METADATA_NAME}"])
+    storage.delete(
+        name
+        for name in storage.names(directory)
+        if is_checkpoint_file(name.removeprefix(below))
+    )
+
+
 def open_place(place: str | os.PathLike[str]) -> tuple[Storage, str]:
     """Return where a checkpoint or savepoint is: a storage, and the directory in it.
 

@@ -18,8 +18,8 @@ from aiomailbox.checkpoint.layout import (
     METADATA_NAME,
     CheckpointMetadata,
     checkpoint_id_of,
+    delete_files,
     has_job_file,
-    is_checkpoint_file,
     open_place,
     read_job_file,
     read_metadata,
@@ -227,20 +227,6 @@ class CheckpointFiles:
             metadata, snapshot, committables, self.place, metadata.ancestors, unused
         )
 
-    def delete(self) -> None:
-        """Delete all of them; what else is in the directory stays.
-
-        Raises:
-            OSError: If one cannot be deleted; it is no checkpoint any more then.
-        """
-        # The metadata goes first: half a checkpoint must not look like one.
-        self.storage.delete([f"{self._below}{METADATA_NAME}"])
-        self.storage.delete(
-            name
-            for name in self.storage.names(self.directory)
-            if is_checkpoint_file(name.removeprefix(self._below))
-        )
-
     def bytes_of(self, handle: TaskHandle) -> memoryview:
         """Return what a task wrote, once its checksums have been compared.
 
@@ -401,12 +387,12 @@ def delete_checkpoint(found: FoundCheckpoint, clock: Clock) -> None:
     storage, job = files.storage, files.directory.rpartition("/")[0]
     if not has_job_file(storage, job):
         # A savepoint: the place has no owner, and nothing is shared.
-        files.delete()
+        delete_files(storage, files.directory)
         return
     # The same claim that a job holds: a running one is not deleted from.
     claim = storage.claim(job, _OWNER, clock.now_ms())
     try:
-        files.delete()
+        delete_files(storage, files.directory)
         _write_down_newest(storage, job)
         _remove_unused(storage, job)
     finally:

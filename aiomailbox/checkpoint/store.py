@@ -29,6 +29,7 @@ from aiomailbox.checkpoint.layout import (
     JobNumbers,
     checkpoint_directory,
     checkpoint_id_of,
+    delete_files,
     job_directory,
     metadata_chunks,
     read_job_file,
@@ -261,7 +262,7 @@ class CheckpointStore:
             self._failed[checkpoint_id] = _LATE_SWEEPS
         # First the books and then the files: a crash in between leaves unused files,
         # not entries without files.
-        CheckpointFiles(storage, directory).delete()
+        delete_files(storage, directory)
         if had:
             # What a later one has not taken over by now, none will.
             self._remove_unused(max(self._complete, default=self.next_checkpoint_id))
@@ -447,7 +448,7 @@ class CheckpointStore:
 
     def _sweep_failed(self) -> None:
         for checkpoint_id, sweeps in list(self._failed.items()):
-            CheckpointFiles(self._storage, self._directory(checkpoint_id)).delete()
+            delete_files(self._storage, self._directory(checkpoint_id))
             self._failed[checkpoint_id] = sweeps - 1
             if sweeps == 1:
                 del self._failed[checkpoint_id]
