@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import anyio
 import pytest
 
-from aiomailbox.threads import LoopThread, ThreadTurns, run_in_thread
+from aiomailbox.supervision import LoopThread, ThreadTurns, run_in_thread
 
 pytestmark = pytest.mark.real_time
 

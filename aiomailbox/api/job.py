@@ -66,8 +66,7 @@ from aiomailbox.signatures import (
     check_type,
     explained,
 )
-from aiomailbox.supervision import outlast
-from aiomailbox.threads import check_loop
+from aiomailbox.supervision import check_loop, outlast
 from aiomailbox.typevars import T
 
 # The body of a block in which a job runs: what becomes of it when the job fails.

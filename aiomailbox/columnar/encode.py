@@ -41,7 +41,7 @@ from aiomailbox.errors import RecordTypeError
 from aiomailbox.operators.core.fields import RecordFields
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.records.run import Run
-from aiomailbox.threads import run_in_thread
+from aiomailbox.supervision import run_in_thread
 
 # What Arrow raises for a value that is not of a type.
 _UNFIT: Final = (pa.ArrowException, OverflowError, TypeError, ValueError)

@@ -40,7 +40,7 @@ from aiomailbox.operators.core.user_code import (
 )
 from aiomailbox.records.run import Run
 from aiomailbox.signatures import check_choice
-from aiomailbox.threads import run_in_thread
+from aiomailbox.supervision import run_in_thread
 
 _Arrays = dict[str, np.ndarray]
 

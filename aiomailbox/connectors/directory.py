@@ -26,7 +26,7 @@ from aiomailbox.storage.local import make_directories, sync_directory
 from aiomailbox.storage.spark_log import SparkLog
 from aiomailbox.storage.staged_directory import GrowingDirectory, StagedDirectory
 from aiomailbox.storage.workplace import staging_directory
-from aiomailbox.threads import ThreadTurns
+from aiomailbox.supervision import ThreadTurns
 
 # Makes files of a directory visible, off the loop.
 

@@ -34,7 +34,7 @@ from aiomailbox.operators.sources.source import (
 from aiomailbox.records.events import Answer, Question
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
 from aiomailbox.signatures import check_count
-from aiomailbox.threads import check_loop
+from aiomailbox.supervision import check_loop
 from aiomailbox.typevars import InT, T
 
 _SIZE: Final = 1024

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, Generic
 
 from aiomailbox.errors import IllegalStateError
-from aiomailbox.threads import run_in_thread
+from aiomailbox.supervision import run_in_thread
 from aiomailbox.typevars import ItemT
 
 _CANCEL_EVERY_S: Final = 0.5

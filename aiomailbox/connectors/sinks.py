@@ -34,7 +34,7 @@ from aiomailbox.operators.sinks.sink import CommitterContext, SinkWriter
 from aiomailbox.policies.retry import Retry
 from aiomailbox.records.record_classes import fields_of
 from aiomailbox.records.run import Run
-from aiomailbox.threads import run_in_thread
+from aiomailbox.supervision import run_in_thread
 from aiomailbox.typevars import T
 
 

@@ -31,7 +31,7 @@ from aiomailbox.journal.place import JournalPlace
 from aiomailbox.scratch import ScratchDirectory
 from aiomailbox.storage.append_log import AppendLog, LogSegment
 from aiomailbox.storage.local import PRIVATE, make_directories
-from aiomailbox.threads import ThreadTurns
+from aiomailbox.supervision import ThreadTurns
 
 # Of the calls that this subtask has made itself, so many at least are known again.
 _REMEMBERED: Final = 1 << 16

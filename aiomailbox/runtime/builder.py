@@ -36,6 +36,7 @@ from aiomailbox.runtime.services import JobServices
 from aiomailbox.state.schema import Misfit
 from aiomailbox.storage import open_storage
 from aiomailbox.storage.local import PRIVATE
+from aiomailbox.supervision import run_in_thread
 from aiomailbox.task.environment import (
     OperatorPlan,
     OutgoingEdge,
@@ -47,7 +48,6 @@ from aiomailbox.task.environment import (
 from aiomailbox.task.in_flight import TaskChannels
 from aiomailbox.task.messages import TaskEvent
 from aiomailbox.task.stream_task import StreamTask
-from aiomailbox.threads import run_in_thread
 
 # How many buffers the exchanges of a job need (pure).
 

@@ -70,6 +70,7 @@ from aiomailbox.runtime.views import (
     CompletedCheckpoint,
     PendingCheckpoint,
 )
+from aiomailbox.supervision import run_in_thread
 from aiomailbox.task.messages import (
     Acknowledged,
     CheckpointAborted,
@@ -82,7 +83,6 @@ from aiomailbox.task.messages import (
     TaskStatistics,
     TriggerCheckpoint,
 )
-from aiomailbox.threads import run_in_thread
 
 # After which a checkpoint that tasks need in order to end is asked for again.
 _FINAL_RETRY_S: Final = 1.0

@@ -18,7 +18,7 @@ import msgspec
 from aiomailbox.mailbox.mail import Mail
 from aiomailbox.operators.core.user_code import is_own_line, users_line
 from aiomailbox.operators.stateless.fused import FusedLoop
-from aiomailbox.threads import frames_stay
+from aiomailbox.supervision import frames_stay
 
 # Where a thread stands, seen from another one: task, operator, line.
 

@@ -56,8 +56,8 @@ from aiomailbox.runtime.services import JobServices
 from aiomailbox.scratch import ScratchDirectories
 from aiomailbox.storage import open_storage
 from aiomailbox.storage.remote import LEASE_MS, RemoteStorage
+from aiomailbox.supervision import run_in_thread
 from aiomailbox.task.messages import PreparedData
-from aiomailbox.threads import run_in_thread
 
 # The committers of a job: checked first, committed with checkpoints, ended always.
 

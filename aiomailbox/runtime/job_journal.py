@@ -19,7 +19,7 @@ from aiomailbox.scratch import ScratchDirectories
 from aiomailbox.storage import open_storage
 from aiomailbox.storage.contract import Claim
 from aiomailbox.storage.local import PRIVATE, LocalStorage
-from aiomailbox.threads import ThreadTurns
+from aiomailbox.supervision import ThreadTurns
 
 
 def journal_place(

@@ -50,9 +50,8 @@ from aiomailbox.runtime.held_loop import (
     describe_frames,
     frames_outwards,
 )
-from aiomailbox.supervision import frames_of
+from aiomailbox.supervision import frames_of, frames_stay
 from aiomailbox.task.stream_task import StreamTask
-from aiomailbox.threads import frames_stay
 
 # What each task did in the last seconds: how long is measured, and looks say what.
 #

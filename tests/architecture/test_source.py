@@ -137,8 +137,8 @@ def test_whoever_hands_something_to_a_thread_outlasts_it(
     assert found == {
         "aiomailbox/connectors/files/source.py",
         "aiomailbox/exchange/blocking/partition.py",
+        "aiomailbox/supervision.py",
         "aiomailbox/testing/virtual_time.py",
-        "aiomailbox/threads.py",
     }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aiomailbox.threads import frames_stay
+from aiomailbox.supervision import frames_stay
 
 PROGRAM = Path(__file__).with_name("frames_program.py")
 COLLECTS_ANYWHERE = sys.version_info < (3, 12)

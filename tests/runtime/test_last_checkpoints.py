@@ -12,7 +12,7 @@ import pytest
 import aiomailbox as am
 from aiomailbox.errors import CheckpointFailedError, UsageError
 from aiomailbox.operators.core.operator import Operator
-from aiomailbox.threads import run_in_thread
+from aiomailbox.supervision import run_in_thread
 from tests.runtime.rows_writer import RowsWriter
 
 

@@ -63,7 +63,7 @@ from aiomailbox.signatures import (
     refuse_home,
 )
 from aiomailbox.state.serializers import kept_in_state
-from aiomailbox.threads import begin_in_thread
+from aiomailbox.supervision import begin_in_thread
 from aiomailbox.typevars import OutT
 
 # Which files there are: on this machine, or where fsspec reaches.

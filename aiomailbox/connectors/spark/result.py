@@ -52,7 +52,7 @@ from aiomailbox.records.run import ListRun, Run
 from aiomailbox.scratch import ScratchDirectory
 from aiomailbox.signatures import explained, local_path
 from aiomailbox.storage.local import make_directories
-from aiomailbox.threads import ThreadTurns, run_in_thread
+from aiomailbox.supervision import ThreadTurns, run_in_thread
 
 
 async def dataframe_from_records(

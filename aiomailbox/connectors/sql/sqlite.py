@@ -30,7 +30,7 @@ from aiomailbox.connectors.sql.contract import (
     sql,
 )
 from aiomailbox.errors import SinkError
-from aiomailbox.threads import ThreadTurns
+from aiomailbox.supervision import ThreadTurns
 from aiomailbox.typevars import T
 
 # How long a transaction waits for those of others, and how long without a word.

@@ -48,7 +48,7 @@ from aiomailbox.records import Control
 from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.events import CheckpointBarrier, RuntimeEvent, StopMode
 from aiomailbox.records.run import Run
-from aiomailbox.threads import begin_in_thread
+from aiomailbox.supervision import begin_in_thread
 
 # Reads a subpartition back from its file: one of any number of readers.
 #

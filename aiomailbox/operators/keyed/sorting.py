@@ -34,7 +34,7 @@ from aiomailbox.records.record_classes import RecordClasses
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
 from aiomailbox.records.run_columns import ListRunForm, PythonSerializer
 from aiomailbox.signatures import check_count, check_type
-from aiomailbox.threads import run_in_thread
+from aiomailbox.supervision import run_in_thread
 
 # Of Flink: ``execution.sort-partition.memory``.
 MEMORY_BYTES: Final = 128 * 1024**2

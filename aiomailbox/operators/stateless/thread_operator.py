@@ -41,7 +41,7 @@ from aiomailbox.operators.core.watched import (
 )
 from aiomailbox.operators.stateless.fused import StageKind
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
-from aiomailbox.threads import ThreadTurns, frames_stay
+from aiomailbox.supervision import ThreadTurns, frames_stay
 
 # The way there and back is a fiftieth of it.
 _PIECE_S: Final = 0.005

@@ -65,9 +65,8 @@ from aiomailbox.runtime.peers.record_types import record_classes
 from aiomailbox.runtime.peers.shipping import Shipment, pack, pickled
 from aiomailbox.runtime.services import JobServices, PullHandover
 from aiomailbox.runtime.views import TaskView
-from aiomailbox.supervision import outlast
+from aiomailbox.supervision import outlast, run_in_thread
 from aiomailbox.task.messages import Command, TaskEnded, TaskEvent
-from aiomailbox.threads import run_in_thread
 
 # Where the messages of workers are checked and dispatched.
 

@@ -131,7 +131,7 @@ class Ways:
     """Counts the ways to a thread, and records."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from aiomailbox.threads import ThreadTurns
+        from aiomailbox.supervision import ThreadTurns
 
         self.count = 0
         run = ThreadTurns.run

@@ -85,8 +85,7 @@ from aiomailbox.runtime.failures import job_failure
 from aiomailbox.runtime.job_snapshot import JobSnapshot
 from aiomailbox.runtime.peers.messages import error_from_text
 from aiomailbox.storage.workplace import SUCCESS
-from aiomailbox.supervision import outlast
-from aiomailbox.threads import run_in_thread
+from aiomailbox.supervision import outlast, run_in_thread
 
 # As often as Spark repeats a task.
 _RESTART: Final = FixedDelayRestart(3, 1.0)

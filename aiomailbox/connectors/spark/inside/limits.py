@@ -36,7 +36,7 @@ from aiomailbox.runtime.peers.messages import (
     decode_from_worker,
     encode,
 )
-from aiomailbox.threads import LoopThread
+from aiomailbox.supervision import LoopThread
 
 _MESSAGE_BYTES_MAX: Final = 1 << 20
 _JOBS_MAX: Final = 1024

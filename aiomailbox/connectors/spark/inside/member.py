@@ -70,7 +70,7 @@ from aiomailbox.runtime.peers.placement import PeerPlace, peer_name
 from aiomailbox.runtime.peers.shipping import Shipment, unpack
 from aiomailbox.runtime.peers.worker_job import WorkerJob
 from aiomailbox.scratch import ScratchDirectories
-from aiomailbox.threads import LoopThread, run_in_thread
+from aiomailbox.supervision import LoopThread, run_in_thread
 
 # The director of a job: the parent of its workers, which are Spark's tasks.
 #

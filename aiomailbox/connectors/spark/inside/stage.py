@@ -78,13 +78,13 @@ from aiomailbox.runtime.peers.record_types import RECORDS_OF_OURS, element_codec
 from aiomailbox.runtime.peers.shipping import unpack
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.scratch import ScratchDirectories
+from aiomailbox.supervision import LoopThread
 from aiomailbox.task.messages import (
     SplitRequest,
     TaskCancelled,
     TaskEnded,
     TaskEvent,
 )
-from aiomailbox.threads import LoopThread
 
 # Batches that Spark gave and the pipeline has not yet taken.
 _READ_AHEAD: Final = 2
