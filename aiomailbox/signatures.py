@@ -1,4 +1,4 @@
-"""What callers write: which arguments a function takes, and names that do not exist."""
+"""The arguments of functions, with their checks, and the meaning of names that do not exist."""
 
 from __future__ import annotations
 
