@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import math
 import queue
 import selectors
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from datetime import datetime
@@ -146,10 +146,13 @@ class _VirtualTimeSelector(selectors.DefaultSelector):
             return super().select(None)
         if has_sockets and (events := super().select(_LOOK_S)):
             return events
-        give_up = time.monotonic() + self._loop._real_wait_limit
-        while self._loop._may_be_woken_by_thread() and time.monotonic() < give_up:
+        # Looks are counted, and no clock is asked: in a process that was paused, other
+        # threads have had no time either.
+        looks = math.ceil(self._loop._real_wait_limit / _LOOK_S)
+        while looks > 0 and self._loop._may_be_woken_by_thread():
             if events := super().select(_LOOK_S):
                 return events
+            looks -= 1
         # A thread that has just died may have put its last callback before.
         return super().select(0)
 

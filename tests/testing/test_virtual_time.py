@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
 import subprocess
 import threading
@@ -149,6 +150,27 @@ async def test_a_foreign_thread_wakes_the_loop_before_time_jumps(
     thread = threading.Thread(target=wake)
     thread.start()
     async with asyncio.timeout(60 if has_timer else None):
+        await woken.wait()
+    thread.join()
+    assert now() == 0.0
+
+
+async def test_a_pause_of_the_process_takes_no_time_from_foreign_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses = itertools.count(0, 3600)
+    really = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: really() + next(pauses))
+    loop = asyncio.get_running_loop()
+    woken = asyncio.Event()
+
+    def wake() -> None:
+        time.sleep(0.05)
+        loop.call_soon_threadsafe(woken.set)
+
+    thread = threading.Thread(target=wake)
+    thread.start()
+    async with asyncio.timeout(60):
         await woken.wait()
     thread.join()
     assert now() == 0.0
