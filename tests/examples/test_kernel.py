@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 import sys
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
-from jupyter_client.manager import start_new_kernel
+from jupyter_client.manager import KernelManager
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(120)]
 
@@ -52,9 +53,22 @@ job = None
 class Notebook:
     """A kernel, and what its cells have answered."""
 
-    def __init__(self, manager: Any, client: BlockingKernelClient) -> None:
+    def __init__(self, manager: Any) -> None:
         self.manager = manager
-        self.client = client
+        self.connect()
+
+    def connect(self) -> None:
+        """Be its client, and prepare it."""
+        self.client: BlockingKernelClient = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=60)
+        self.text(SETUP)
+
+    def begin_again(self) -> None:
+        """Forget all that it does."""
+        self.client.stop_channels()
+        self.manager.restart_kernel(now=True)
+        self.connect()
 
     def begin(self, code: str) -> str:
         """Begin a cell; return what names it."""
@@ -115,7 +129,7 @@ def shown_as(answers: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def notebook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
     folder = tmp_path_factory.mktemp("jupyter")
     kernels = folder / "kernels" / "here"
     kernels.mkdir(parents=True)
@@ -123,19 +137,35 @@ def notebook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
     (kernels / "kernel.json").write_text(
         json.dumps({"argv": command, "display_name": "here", "language": "python"})
     )
-    with pytest.MonkeyPatch.context() as patch:
+    # Sockets in a directory that is nobody else's, of a short name: a free port may be
+    # somebody's by the time that the kernel has started.
+    with (
+        tempfile.TemporaryDirectory(prefix="am-") as sockets,
+        pytest.MonkeyPatch.context() as patch,
+    ):
         patch.setenv("JUPYTER_PATH", str(folder))
         for variable in ("DATA", "CONFIG", "RUNTIME"):
             patch.setenv(f"JUPYTER_{variable}_DIR", str(folder / variable.lower()))
         patch.setenv("IPYTHONDIR", str(folder / "ipython"))
-        manager, client = start_new_kernel(kernel_name="here", cwd=str(folder))
+        manager = KernelManager(
+            kernel_name="here", transport="ipc", ip=f"{sockets}/kernel"
+        )
+        manager.start_kernel(cwd=str(folder))
         try:
-            notebook = Notebook(manager, client)
-            notebook.text(SETUP)
+            notebook = Notebook(manager)
             yield notebook
+            notebook.client.stop_channels()
         finally:
-            client.stop_channels()
             manager.shutdown_kernel(now=True)
+
+
+@pytest.fixture
+def notebook(kernel: Notebook, request: pytest.FixtureRequest) -> Iterator[Notebook]:
+    """Give the kernel; after a test that has failed there it begins again."""
+    failed = request.session.testsfailed
+    yield kernel
+    if request.session.testsfailed > failed:
+        kernel.begin_again()
 
 
 def test_a_live_view_is_updated_in_place_while_other_cells_run(

@@ -6,6 +6,8 @@ import asyncio
 import json
 import re
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,15 @@ import jupytext
 import nbclient
 import nbformat
 import pytest
+from jupyter_client.manager import AsyncKernelManager
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook.py"
 
 
 @pytest.fixture
-def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[AsyncKernelManager]:
     """Make the running interpreter known as a kernel, to this test only."""
     name = "aiomailbox-test"
     folder = tmp_path / "jupyter" / "kernels" / name
@@ -31,7 +36,11 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     for variable in ("DATA", "CONFIG", "RUNTIME"):
         monkeypatch.setenv(f"JUPYTER_{variable}_DIR", str(tmp_path / variable.lower()))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    return name
+    # A free port may be somebody's by the time that the kernel has started.
+    with tempfile.TemporaryDirectory(prefix="am-") as sockets:
+        yield AsyncKernelManager(
+            kernel_name=name, transport="ipc", ip=f"{sockets}/kernel"
+        )
 
 
 def printed(cell: Any) -> str:
@@ -59,13 +68,13 @@ async with env.start() as job:
 
 @pytest.mark.real_time
 async def test_a_failure_is_short_in_a_notebook_and_begins_with_the_users_frames(
-    kernel: str,
+    kernel: AsyncKernelManager,
 ) -> None:
     cells = [nbformat.v4.new_code_cell(source) for source in FAILING]
     notebook = nbformat.v4.new_notebook(cells=cells)
     await nbclient.NotebookClient(
-        notebook, timeout=120, kernel_name=kernel, allow_errors=True
-    ).async_execute()
+        notebook, km=kernel, timeout=120, allow_errors=True
+    ).async_execute(cleanup_kc=True)
     for cell in notebook.cells:
         (error,) = (one for one in cell.outputs if one.output_type == "error")
         text = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback))
@@ -79,15 +88,18 @@ async def test_a_failure_is_short_in_a_notebook_and_begins_with_the_users_frames
 
 
 @pytest.mark.spark
-async def test_every_cell_runs_in_a_kernel(kernel: str, tmp_path: Path) -> None:
+async def test_every_cell_runs_in_a_kernel(
+    kernel: AsyncKernelManager, tmp_path: Path
+) -> None:
     notebook = jupytext.read(NOTEBOOK)
     client = nbclient.NotebookClient(
         notebook,
-        timeout=120,
-        kernel_name=kernel,
+        km=kernel,
+        # Of a cell: a busy machine takes minutes to start Spark.
+        timeout=280,
         resources={"metadata": {"path": str(tmp_path)}},
     )
-    await client.async_execute()
+    await client.async_execute(cleanup_kc=True)
     text = "\n".join(printed(cell) for cell in notebook.cells)
     assert "Word(text='be', times=2)" in text
     assert "write `await ...` instead" in text
