@@ -15,7 +15,6 @@ import re
 import signal
 import sqlite3
 import sys
-import time
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import closing
@@ -31,6 +30,7 @@ import aiomailbox as am
 from aiomailbox.api.definition import _UNRUN, warn_of_unrun
 from aiomailbox.connectors.spark.session import local_session
 from aiomailbox.storage.append_log import LogSegment
+from tests.runtime.test_stalls import block
 
 PAGE = Path(__file__).parents[2] / "docs" / "never-silent.md"
 KINDS = (
@@ -1259,7 +1259,8 @@ async def _late_barrier(told: Told) -> None:
 @line("a function blocks the event loop")
 async def _held(told: Told) -> None:
     env = new_env()
-    env.from_collection([1]).map(lambda _: time.sleep(0.5)).sink_to(drop)
+    # Until it has been seen: who looks waits for a processor, too.
+    env.from_collection([3]).map(block).sink_to(drop)
     await told.run(env)
 
 
