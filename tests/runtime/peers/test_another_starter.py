@@ -159,7 +159,8 @@ async def test_a_checkpoint_of_workers_that_have_done_nothing_has_no_barriers(
     """They say so when they report; what is done later is in a later checkpoint."""
     inbox: am.Inbox[int] = am.Inbox()
     env.enable_checkpointing(
-        am.seconds(0.3),
+        # Here its timer strikes when workers have reported.
+        am.hours(1),
         directory=tmp_path / "checkpoints",
         # Of an inbox nothing can be read again.
         mode=am.CheckpointingMode.AT_LEAST_ONCE,
@@ -167,9 +168,10 @@ async def test_a_checkpoint_of_workers_that_have_done_nothing_has_no_barriers(
     numbers = env.from_source(inbox).uid("inbox").rebalance().map(abs)
     numbers.key_by(lambda number: number % 5).process(Last()).uid("last").sink_to(print)
 
-    def checkpoints(running: Any) -> tuple[int, int]:
+    def checkpoints(running: Any) -> tuple[int, int, int]:
         taken = running.metrics().checkpoints
         return (
+            taken["number_of_in_progress_checkpoints"],
             taken["number_of_unchanged_checkpoints"],
             taken["last_completed_checkpoint_id"] or 0,
         )
@@ -177,23 +179,33 @@ async def test_a_checkpoint_of_workers_that_have_done_nothing_has_no_barriers(
     def mails(running: Any) -> int:
         return sum(task["mails"] for task in running.metrics().tasks.values())
 
+    async def reported(running: Any) -> None:
+        """Wait until workers have told all that they have done up to now."""
+        looked_s = running._job._host._desk._looked_s
+        # Their next report may be on its way; the one after that is not.
+        for _ in range(2):
+            before = dict(looked_s)
+            while any(looked_s.get(peer) == before.get(peer) for peer in (1, 2)):
+                await asyncio.sleep(0.01)
+
     async def quiet(running: Any) -> int:
-        """Wait for a checkpoint that no task has got a mail for."""
+        """Take checkpoints until no task has got a mail for one; return the newest."""
         while True:
-            (unchanged, newest), before = checkpoints(running), mails(running)
-            while checkpoints(running)[0] == unchanged:
-                await asyncio.sleep(0.05)
-            # What workers have counted is known a quarter of a second later.
-            await asyncio.sleep(0.3)
-            if newest and mails(running) == before:
+            await reported(running)
+            (_, unchanged, newest), before = checkpoints(running), mails(running)
+            running._job.coordinator._on_periodic()
+            while checkpoints(running)[0]:
+                await asyncio.sleep(0.01)
+            await reported(running)
+            if checkpoints(running)[1] > unchanged and mails(running) == before:
                 return newest
 
     async with env.start("quiet") as running:
         for number in range(3):
             await inbox.put(number)
         newest = await quiet(running)
+        assert newest
         await inbox.put(7)
-        while checkpoints(running)[1] == newest:
-            await asyncio.sleep(0.05)
-        assert await quiet(running) > newest
+        while await quiet(running) == newest:
+            """It is on its way."""
         await running.cancel()
