@@ -88,9 +88,7 @@ def env(
 ) -> Iterator[am.StreamExecutionEnvironment]:
     """An environment of two subtasks in two processes that leave nothing behind."""
     before = traces.sockets()
-    made = am.StreamExecutionEnvironment(
-        parallelism=2, config=am.JobConfig(seed=1, cancel_timeout=am.seconds(2.0))
-    )
+    made = am.StreamExecutionEnvironment(parallelism=2, config=am.JobConfig(seed=1))
     made.configure(deployment=am.Processes(2))
     yield made
     # Spark's session keeps connections of its own.

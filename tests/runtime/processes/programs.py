@@ -45,6 +45,8 @@ def endless():
 
 env = am.StreamExecutionEnvironment(parallelism=2)
 env.configure(deployment=am.Processes(2))
+# What it says is looked at, and on a busy machine anything may hold a loop.
+env.configure(stall_threshold=None)
 """
 ENDLESS = """
 import sys
@@ -105,17 +107,27 @@ class _HeldReader(SplitReader[RangeSplit]):
         return am.InputStatus.NOTHING_AVAILABLE
 
 
+class Program(subprocess.Popen[str]):
+    """A program; a ``with`` block that fails does not wait for its end."""
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is not None:
+            # Stopped or not; its workers go with it.
+            self.kill()
+        super().__exit__(kind, *rest)
+
+
 def start(
     directory: Path,
     text: str,
     *arguments: str,
     cwd: Path | None = None,
     stdin: bool = False,
-) -> subprocess.Popen[str]:
+) -> Program:
     """Start a program that is written into a directory."""
     script = directory / "program.py"
     script.write_text(text)
-    return subprocess.Popen(
+    return Program(
         [sys.executable, *arguments, str(script)],
         stdin=subprocess.PIPE if stdin else None,
         stdout=subprocess.PIPE,

@@ -27,6 +27,17 @@ def has_waiting(task: tuple[str, Any]) -> bool:
     )
 
 
+def is_named(report: Any) -> bool:
+    """Whether the slow ones are the bottleneck, and their producers are held up."""
+    found = report.bottleneck
+    return (
+        found is not None
+        and found.task.startswith("slow (")
+        and len(report["slow"].subtasks) == 2
+        and report["numbers"].level is not am.BackpressureLevel.OK
+    )
+
+
 async def test_the_bottleneck_in_another_process_is_named(
     env: am.StreamExecutionEnvironment,
 ) -> None:
@@ -34,10 +45,9 @@ async def test_the_bottleneck_in_another_process_is_named(
     numbers.map(slow).name("slow").sink_to(lambda number: None).name("write")
     async with env.start("slow workers") as job:
         async with asyncio.timeout(120):
-            # Each worker tells of its own tasks, one sooner than the other.
-            while (report := job.backpressure()).bottleneck is None or (
-                len(report["slow"].subtasks) < 2
-            ):
+            # Each worker tells of its own tasks, one sooner than the other; and until
+            # queues are full, somebody else may be the slowest.
+            while not is_named(report := job.backpressure()):
                 await asyncio.sleep(0.1)
             # What waits is looked at in one moment, in which it may be nothing.
             tasks, edges = job.metrics().tasks, job.snapshot().edges
@@ -45,11 +55,7 @@ async def test_the_bottleneck_in_another_process_is_named(
                 await asyncio.sleep(0.05)
                 tasks, edges = job.metrics().tasks, job.snapshot().edges
         await job.cancel()
-    found = report.bottleneck
-    assert found is not None
-    assert found.task.startswith("slow (")
     assert len(report["slow"].subtasks) == 2
-    assert report["numbers"].level is not am.BackpressureLevel.OK
     seen: dict[str, Any] = {}
     for name, metrics in tasks.items():
         if has_waiting((name, metrics)):
@@ -66,7 +72,6 @@ async def test_a_slow_worker_asks_its_producers_for_smaller_buffers(
 ) -> None:
     config = am.JobConfig(
         seed=1,
-        cancel_timeout=am.seconds(2.0),
         buffer_debloat=True,
         buffer_debloat_target=am.millis(50),
     )

@@ -90,7 +90,12 @@ async def test_an_error_names_the_operator_its_uid_and_the_users_line(
     assert shown.count(f'File "{PACKAGE}') <= 3
     assert raised.value.engine_traceback.count(f'File "{PACKAGE}') > 10
     assert any("in task 'collection -> checker (1/2)'" in n for n in cause.__notes__)
-    (logged,) = [vars(each) for each in caplog.records if each.levelname == "ERROR"]
+    # Another library may say something, too, when its garbage is collected.
+    (logged,) = [
+        vars(each)
+        for each in caplog.records
+        if each.levelname == "ERROR" and each.name.startswith("aiomailbox")
+    ]
     assert (logged["operator"], logged["uid"]) == ("checker", "check-1")
     assert (logged["line"], logged["record"]) == (f"{__file__}:{line}", "7")
 
@@ -180,6 +185,7 @@ async def test_a_worker_that_hangs_is_killed_when_its_time_is_up(
         time.sleep(1000)
         return number
 
+    env.configure(cancel_timeout=am.seconds(2.0))
     env.from_collection(range(2)).map(hang).sink_to(lambda n: None)
     with pytest.raises(am.JobFailedError, match=r"did not end within 2\.0 s"):
         async with env.start() as job:
@@ -193,9 +199,11 @@ async def test_a_worker_that_hangs_is_killed_when_its_time_is_up(
 
 
 async def test_a_function_that_swallows_its_cancellation_is_named_and_its_worker_ends(
-    env: am.StreamExecutionEnvironment, tmp_path: Path, traces: Any
+    env: am.StreamExecutionEnvironment, tmp_path: Path, traces: Any, monkeypatch: Any
 ) -> None:
     started = tmp_path / "started"
+    # A worker that gets no processor for a while still says it by itself.
+    monkeypatch.setattr("aiomailbox.runtime.peers.host._GRACE_S", 60.0)
 
     async def swallow(number: int) -> int:
         started.touch()
@@ -208,6 +216,7 @@ async def test_a_function_that_swallows_its_cancellation_is_named_and_its_worker
     line = swallow.__code__.co_firstlineno + 4
     stream = env.from_collection(range(2)).map(swallow).name("stubborn").uid("s-1")
     stream.sink_to(lambda n: None)
+    env.configure(cancel_timeout=am.seconds(2.0))
     with pytest.raises(am.JobFailedError, match=r"took longer than 2\.0 s") as raised:
         async with env.start() as job:
             async with asyncio.timeout(120):

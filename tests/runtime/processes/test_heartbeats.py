@@ -19,12 +19,13 @@ from tests.runtime.processes.programs import SCRIPT, expect, start, wait_until
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]
 
-LIMIT_S = 3.0
+# More than a busy machine keeps any process waiting.
+LIMIT_S = 8.0
 
 
 @pytest.fixture
 def impatient(env: am.StreamExecutionEnvironment) -> am.StreamExecutionEnvironment:
-    """An environment whose workers may be silent for three seconds."""
+    """An environment whose workers may be silent for some seconds."""
     made = am.StreamExecutionEnvironment(
         parallelism=2,
         config=am.JobConfig(seed=1, heartbeat_timeout=am.seconds(LIMIT_S)),
@@ -59,7 +60,7 @@ async def test_a_stopped_worker_fails_the_job_and_is_killed(
     cause = raised.value.__cause__
     assert isinstance(cause, am.WorkerDiedError)
     assert (cause.pid, cause.exit_code) == (victim.pid, -signal.SIGKILL)
-    assert "sent no heartbeat for 3 s and was killed" in str(cause)
+    assert f"sent no heartbeat for {LIMIT_S:g} s and was killed" in str(cause)
     traces.check_none()
 
 
@@ -68,7 +69,7 @@ async def test_a_function_that_holds_a_workers_loop_only_warns(
 ) -> None:
     def slow(number: int) -> int:
         if number == 3:
-            time.sleep(2 * LIMIT_S)
+            time.sleep(LIMIT_S + 2)
         return number
 
     line = slow.__code__.co_firstlineno + 2
@@ -76,29 +77,30 @@ async def test_a_function_that_holds_a_workers_loop_only_warns(
     stream = stream.name("slow").uid("slow-1")
     assert sorted(await stream.collect()) == list(range(8))
     found = [each for each in caplog.records if "loop of a worker" in each.msg]
-    # A busy machine may hold the loop of a worker elsewhere, too.
-    (record,) = [each for each in found if vars(each)["line"] == f"{__file__}:{line}"]
+    # A busy machine may hold the loop of a worker elsewhere, too; and after twice the time
+    # it is said again.
+    record, *_ = [each for each in found if vars(each)["line"] == f"{__file__}:{line}"]
     assert record.levelname == "WARNING"
     assert record.getMessage().startswith("the loop of a worker is held job='")
     warning = vars(record)
     assert (warning["operator"], warning["uid"]) == ("slow", "slow-1")
     assert warning["worker"] in {"worker 1", "worker 2"}
-    assert warning["held_s"] == 3.0
+    assert warning["held_s"] >= 3.0
 
 
 def test_a_parent_that_is_held_or_stopped_looks_alive_and_accuses_nobody(
     traces: Any, tmp_path: Path
 ) -> None:
-    program = """
+    program = f"""
 import time
 env = am.StreamExecutionEnvironment(
-    parallelism=2, config=am.JobConfig(heartbeat_timeout=am.seconds(3.0))
+    parallelism=2, config=am.JobConfig(heartbeat_timeout=am.seconds({LIMIT_S}))
 )
 env.configure(deployment=am.Processes(2))
 seen = []
 def show(number):
     if not seen:
-        time.sleep(4.5)
+        time.sleep({LIMIT_S + 2})
         print("held", flush=True)
     seen.append(number)
 env.from_collection(range(300_000)).rebalance().map(lambda n: n).sink_to(show)
@@ -110,7 +112,7 @@ print(len(seen), flush=True)
         running.send_signal(signal.SIGSTOP)
         process = psutil.Process(running.pid)
         wait_until(lambda: process.status() == psutil.STATUS_STOPPED)
-        time.sleep(1.5 * LIMIT_S)
+        time.sleep(LIMIT_S + 2)
         running.send_signal(signal.SIGCONT)
         out, errors = running.communicate(timeout=100)
     assert out.split() == ["300000"], errors

@@ -12,7 +12,13 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
-from tests.runtime.processes.programs import SCRIPT, expect, start
+from tests.runtime.processes.programs import (
+    SCRIPT,
+    expect,
+    is_alive,
+    start,
+    wait_until,
+)
 from tests.runtime.processes.test_failures import endless, running
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]
@@ -71,14 +77,17 @@ def test_the_next_start_sweeps_after_a_program_that_was_killed(
         text = text.replace("env.configure(deployment=am.Processes(2))\n", "")
     with start(tmp_path, text) as program:
         expect(program, "running")
+        workers = traces.workers()
         if sent == signal.SIGKILL:
             # A worker that sees its parent's sockets closed before the system kills it
             # cleans up, and there is nothing to sweep.
-            for worker in traces.workers():
+            for worker in workers:
                 worker.suspend()
         # Python acts on no signal here: it is as if there were no handler.
         program.send_signal(sent)
         program.communicate(timeout=80)
+    # Until then they may have their files open, which nobody sweeps.
+    wait_until(lambda: not any(map(is_alive, workers)))
     if sent == signal.SIGKILL:
         assert [*place.rglob("CURRENT")]
     env = am.StreamExecutionEnvironment()

@@ -182,9 +182,7 @@ async def place(monkeypatch: Any, temporary: Path) -> Any:
 @pytest.fixture
 async def env(traces: Any, place: Any) -> Any:
     """As everywhere here; proxies close before the traces are looked at."""
-    made = am.StreamExecutionEnvironment(
-        parallelism=2, config=am.JobConfig(seed=1, cancel_timeout=am.seconds(2.0))
-    )
+    made = am.StreamExecutionEnvironment(parallelism=2, config=am.JobConfig(seed=1))
     made.configure(deployment=am.Processes(2))
     return made
 

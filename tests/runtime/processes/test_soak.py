@@ -234,10 +234,11 @@ class MemoryWatch:
         """Return MiB at most in the first and the last third after the warm-up."""
         found = {}
         warm = WARM_UP_SHARE * seconds
-        third = (seconds - warm) / 3
         for pid, samples in self.samples.items():
-            first = max(held for at, held in samples if warm <= at < warm + third)
-            last = max(held for at, held in samples if at >= seconds - third)
+            # Thirds of what was seen: who looks may have had no turn for some seconds.
+            held = [held for at, held in samples if at >= warm]
+            third = -(-len(held) // 3)
+            first, last = max(held[:third]), max(held[-third:])
             found[pid] = first // MIB, last // MIB
             assert last <= first + GROWTH_BYTES_MAX, found
         return found
