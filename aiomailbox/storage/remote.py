@@ -1,7 +1,7 @@
 """Files of any system that fsspec knows: an object store, a server, memory.
 
 An object store shows a file when it is complete; on systems that show it earlier, the
-checksums of `aiomailbox.storage.checked` tell a reader. There are no locks: a claim is a
+checksums of `aiomailbox.checkpoint.layout` tell a reader. There are no locks: a claim is a
 lease, a small file with a time, which its owner renews and others respect until then.
 """
 

@@ -7,8 +7,8 @@ import os
 import pytest
 from hypothesis import given, strategies as st
 
+from aiomailbox.checkpoint.layout import checked_chunks, checked_frames
 from aiomailbox.errors import DamagedFileError
-from aiomailbox.storage.checked import checked_chunks, checked_frames
 
 payloads = st.lists(st.binary(min_size=1, max_size=50), max_size=8)
 
