@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 import aiomailbox as am
+from tests.held import caplog  # noqa: F401 -- a fixture
 
 
 @pytest.fixture

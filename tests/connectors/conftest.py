@@ -19,6 +19,7 @@ from tests.connectors.databases import (  # noqa: F401 -- fixtures
     postgres_server,
     sqlite,
 )
+from tests.held import caplog  # noqa: F401 -- a fixture
 
 
 class Log:
