@@ -364,7 +364,7 @@ TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
 
 
 def _buffer(kind: DataType, content: bytes, number: int) -> bytes:
-    header = m.BufferResponse(RECEIVER, 0, number, 1, kind, False, len(content))
+    header = m.BufferResponse(RECEIVER, 0, number, 1, kind, len(content))
     return encode_message(header) + content
 
 

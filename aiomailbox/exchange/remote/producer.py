@@ -143,7 +143,6 @@ class Reader:
                     polled.sequence_number,
                     polled.backlog,
                     data_type,
-                    False,
                     len(buffer.readable()),
                 )
             )

@@ -109,7 +109,6 @@ class BufferResponse(NamedTuple):
     sequence_number: int
     backlog: int
     data_type: DataType
-    compressed: bool
     size_bytes: int
 
 
@@ -363,7 +362,8 @@ def encode_buffer_header(message: BufferResponse) -> bytes:
         BUFFER_FRAME_OVERHEAD_BYTES + size_bytes, MAGIC, _BUFFER_RESPONSE
     )
     try:
-        # The third field counts partial buffers of a merged one: there are none.
+        # The third field counts partial buffers of a merged one, the byte before the
+        # last says whether the content is compressed: neither is ever the case.
         return header + _BUFFER_HEADER.pack(
             _check_id(message.receiver),
             message.subpartition,
@@ -371,7 +371,7 @@ def encode_buffer_header(message: BufferResponse) -> bytes:
             message.sequence_number,
             message.backlog,
             message.data_type,
-            message.compressed,
+            0,
             size_bytes,
         )
     except struct.error as error:
@@ -406,10 +406,15 @@ def decode_buffer_header(header: memoryview, body_bytes: int) -> BufferResponse:
         )
     if not 0 < kind < len(_DATA_TYPES):
         raise CorruptStreamError(f"there is no data type {kind}")
-    if partial or subpartition < 0 or backlog < 0 or compressed not in {0, 1}:
+    if compressed:
+        # Nobody here unpacks it: its bytes would be read as if they were records.
         raise CorruptStreamError(
-            f"a buffer cannot have {partial} partial ones, subpartition {subpartition}, "
-            f"backlog {backlog} and compression {compressed}"
+            f"a buffer is marked as compressed ({compressed}), and peers compress nothing"
+        )
+    if partial or subpartition < 0 or backlog < 0:
+        raise CorruptStreamError(
+            f"a buffer cannot have {partial} partial ones, subpartition {subpartition} "
+            f"and backlog {backlog}"
         )
     return BufferResponse(
         receiver,
@@ -417,7 +422,6 @@ def decode_buffer_header(header: memoryview, body_bytes: int) -> BufferResponse:
         sequence_number,
         backlog,
         _DATA_TYPES[kind],
-        compressed == 1,
         size,
     )
 

@@ -156,7 +156,7 @@ VIOLATIONS: dict[str, tuple[Callable[[], list[bytes | m.Message]], str]] = {
     "no greeting": (lambda: [request_frame()], "where Hello has to come"),
     "data before greeting": (
         lambda: [
-            m.BufferResponse(RECEIVER, 0, 0, 0, DataType.DATA_BUFFER, False, 4),
+            m.BufferResponse(RECEIVER, 0, 0, 0, DataType.DATA_BUFFER, 4),
             b"data",
         ],
         "BufferResponse",
@@ -169,7 +169,7 @@ VIOLATIONS: dict[str, tuple[Callable[[], list[bytes | m.Message]], str]] = {
     "data from a reader": (
         lambda: [
             hello(),
-            m.BufferResponse(RECEIVER, 0, 0, 0, DataType.DATA_BUFFER, False, 4),
+            m.BufferResponse(RECEIVER, 0, 0, 0, DataType.DATA_BUFFER, 4),
             b"data",
         ],
         "BufferResponse",
@@ -524,7 +524,7 @@ class Swindler:
 
 def data(receiver: bytes, number: int, content: bytes) -> list[bytes | m.Message]:
     header = m.BufferResponse(
-        receiver, 0, number, 0, DataType.DATA_BUFFER, False, len(content)
+        receiver, 0, number, 0, DataType.DATA_BUFFER, len(content)
     )
     return [header, content]
 

@@ -261,7 +261,6 @@ class Client:
             number,
             backlog,
             data_type,
-            False,
             len(content),
         )
         feed(self.connection, encode_message(header) + content)
@@ -519,9 +518,7 @@ async def test_a_channel_released_under_its_buffer_gives_it_back_and_cancels_onc
     client.add(reader)
     client.add(other, 1, 1)
     await turns()
-    header = m.BufferResponse(
-        reader.receiver_id, 0, 0, 0, DataType.DATA_BUFFER, False, 30_000
-    )
+    header = m.BufferResponse(reader.receiver_id, 0, 0, 0, DataType.DATA_BUFFER, 30_000)
     feed(client.connection, encode_message(header) + b"x" * 10_000)
     reader.release()
     feed(client.connection, b"x" * 20_000)
@@ -613,7 +610,7 @@ async def test_a_peer_that_sends_to_nobody_is_answered_so_often_and_no_more(
     reader = new_reader(1)
     client.add(reader)
     client.connection.pause_writing()
-    header = m.BufferResponse(A, 0, 0, 0, DataType.DATA_BUFFER, False, 0)
+    header = m.BufferResponse(A, 0, 0, 0, DataType.DATA_BUFFER, 0)
     for number in range(100):
         stranger = number.to_bytes(16, "little")
         feed(client.connection, encode_message(header._replace(receiver=stranger)))
@@ -717,7 +714,6 @@ def test_a_reader_receives_the_same_however_the_stream_is_cut(
                     number,
                     0,
                     DataType.DATA_BUFFER,
-                    False,
                     len(content),
                 )
             )
@@ -769,9 +765,7 @@ def test_every_first_cut_of_a_whole_conversation_is_the_same(
         reader = world.new_reader(2)
         client = Client()
         client.add(reader)
-        header = m.BufferResponse(
-            reader.receiver_id, 0, 0, 3, DataType.DATA_BUFFER, False, 5
-        )
+        header = m.BufferResponse(reader.receiver_id, 0, 0, 3, DataType.DATA_BUFFER, 5)
         cause = m.RemoteCause("OSError", "on fire")
         stream = (
             encode_message(header)

@@ -66,10 +66,8 @@ CONTROL = (
     | st.builds(m.HelloProof, st.binary(min_size=32, max_size=32))
 )
 BUFFERS = st.builds(
-    lambda receiver, subpartition, number, backlog, kind, compressed, content: (
-        m.BufferResponse(
-            receiver, subpartition, number, backlog, kind, compressed, len(content)
-        ),
+    lambda receiver, subpartition, number, backlog, kind, content: (
+        m.BufferResponse(receiver, subpartition, number, backlog, kind, len(content)),
         content,
     ),
     IDS,
@@ -77,7 +75,6 @@ BUFFERS = st.builds(
     st.integers(0, 2**32 - 1),
     COUNTS,
     st.sampled_from([kind for kind in DataType if kind is not DataType.NONE]),
-    st.booleans(),
     CONTENT,
 )
 STREAMS = st.lists(CONTROL.map(lambda message: (message, b"")) | BUFFERS, max_size=5)
@@ -226,7 +223,7 @@ def test_an_unknown_message_is_refused(number: int) -> None:
 
 
 def buffer_frame(**fields: Any) -> bytes:
-    plain = m.BufferResponse(bytes(16), 0, 0, 0, DataType.DATA_BUFFER, False, 8)
+    plain = m.BufferResponse(bytes(16), 0, 0, 0, DataType.DATA_BUFFER, 8)
     return encode_message(plain._replace(**fields))
 
 
@@ -248,6 +245,19 @@ def test_a_buffer_header_that_cannot_be_is_refused(place: int, value: str) -> No
     changed = bytes.fromhex(value)
     data[place : place + len(changed)] = changed
     refused(data)
+
+
+@pytest.mark.parametrize("mark", [1, 2, 255])
+def test_a_buffer_that_is_marked_as_compressed_is_refused_before_it_has_a_place(
+    mark: int,
+) -> None:
+    data = bytearray(buffer_frame())
+    data[FRAME_HEADER.size + 33] = mark
+    handler = Handler()
+    handler.open_body = pytest.fail  # type: ignore[assignment]
+    with pytest.raises(CorruptStreamError, match="marked as compressed"):
+        WireDecoder(handler).feed(data)
+    assert not handler.seen
 
 
 @pytest.mark.parametrize("number", [6, 9, 10])
