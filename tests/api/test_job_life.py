@@ -234,6 +234,77 @@ async def test_stopping_a_task_from_a_function_ends_the_job_as_cancelled(
         await env.execute()
 
 
+def enough(*arguments: Any) -> Any:
+    raise StopTask
+
+
+async def enough_later(*arguments: Any) -> Any:
+    raise StopTask
+
+
+def timed(rows: Any, time: Any = lambda row: row) -> Any:
+    times: Any = am.WatermarkStrategy.for_monotonous_timestamps()
+    return rows.assign_timestamps_and_watermarks(times.with_timestamp_assigner(time))
+
+
+TUMBLING = am.TumblingEventTimeWindows.of(am.seconds(1.0))
+SLIDING = am.SlidingEventTimeWindows.of(am.seconds(2.0), am.seconds(1.0))
+ENDINGS: dict[str, Any] = {
+    "filter": lambda rows: rows.filter(enough),
+    "flat_map": lambda rows: rows.flat_map(enough),
+    "map_async": lambda rows: rows.map_async(enough_later, concurrency=2),
+    "key of calls": lambda rows: rows.map_async(
+        enough_later, concurrency=2, ordered="key", key=enough
+    ),
+    "process_async": lambda rows: rows.key_by(abs).process_async(enough_later),
+    "key of a reduce": lambda rows: rows.key_by(enough).reduce(max),
+    "key of an aggregate": lambda rows: rows.key_by(enough).aggregate(am.count()),
+    "reduce": lambda rows: rows.key_by(lambda row: 0).reduce(enough),
+    "aggregate": lambda rows: rows.key_by(abs).aggregate(am.sum_(enough)),
+    "event time": lambda rows: timed(rows, enough),
+    "key of windows": lambda rows: (
+        timed(rows).key_by(enough).window(TUMBLING).aggregate(am.count())
+    ),
+    "key of panes": lambda rows: (
+        timed(rows).key_by(enough).window(SLIDING).aggregate(am.count())
+    ),
+    "windows": lambda rows: timed(rows).key_by(abs).window(TUMBLING).apply(enough),
+    "key of a join": lambda rows: (
+        timed(rows)
+        .join(timed(rows))
+        .where(enough)
+        .equal_to(abs)
+        .window(TUMBLING)
+        .apply(max)
+    ),
+    "exchange": lambda rows: (
+        rows.partition_custom(enough, abs).map(abs).set_parallelism(2)
+    ),
+    "key of an exchange": lambda rows: (
+        rows.partition_custom(max, enough).map(abs).set_parallelism(2)
+    ),
+    "map_batches": lambda rows: rows.map(lambda row: {"n": row}).map_batches(enough),
+    "async map_batches": lambda rows: rows.map(lambda row: {"n": row}).map_batches(
+        enough_later
+    ),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS)
+async def test_whatever_function_stops_its_task_the_job_ends_as_cancelled(
+    env: Env, ending: Any
+) -> None:
+    ending(env.from_collection([1, 2])).sink_to(lambda row: None)
+    with pytest.raises(am.JobCancelledError):
+        await env.execute()
+
+
+async def test_a_sink_that_stops_its_task_ends_the_job_as_cancelled(env: Env) -> None:
+    env.from_collection([1]).sink_to(enough)
+    with pytest.raises(am.JobCancelledError):
+        await env.execute()
+
+
 async def test_what_was_handed_over_before_a_failure_is_there(env: Env) -> None:
     env.configure(buffer_timeout=am.millis(0))
 

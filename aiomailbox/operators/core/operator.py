@@ -15,6 +15,7 @@ from aiomailbox.errors import (
     InvalidArgumentError,
     RecordMutatedError,
     StateError,
+    StopTask,
     UserFunctionError,
     named_operator,
 )
@@ -606,13 +607,15 @@ class Operator:
 
     def user_error(
         self, error: BaseException
-    ) -> UserFunctionError | RecordMutatedError:
+    ) -> UserFunctionError | RecordMutatedError | StopTask:
         """Return the error to raise (``from error``) when the user's function raised.
+
+        What ends the task as cancelled is no error of the function.
 
         Example:
             ``except Exception as error: raise self.user_error(error) from error``
         """
-        if isinstance(error, UserFunctionError | RecordMutatedError):
+        if isinstance(error, UserFunctionError | RecordMutatedError | StopTask):
             return error
         context = self.context
         location = user_location(error) or context.line
