@@ -28,6 +28,9 @@ own metrics in `open`, and changes them later:
 `job.metrics().operators["check"]["orders"]` is the value in the operator `check`.
 Of a histogram it has `count`, `total`, `maximum`, `mean` and the function `quantile(0.99)`.
 `job.snapshot().metric("orders")` returns the declaration, also if a worker made it.
+
+After the end of a job its metrics say what was counted, how large its state was, and that nothing
+waits or is held. Of a worker that was lost only what it had counted is shown.
 """
 
 TITLES = {

@@ -67,7 +67,7 @@ from aiomailbox.operators.core.user_code import warn_here
 from aiomailbox.operators.sources.operator import SourceOperator
 from aiomailbox.operators.sources.source import Boundedness, Source
 from aiomailbox.records.events import Question
-from aiomailbox.runtime.config import JobConfig, JobSettings, JobState
+from aiomailbox.runtime.config import ENDED, JobConfig, JobSettings, JobState
 from aiomailbox.runtime.master import JobMaster, JobResult
 from aiomailbox.signatures import check_count, check_type, explained
 from aiomailbox.typevars import T
@@ -783,7 +783,7 @@ def _refuse_twice(name: str, job_id: str | None) -> None:
 
 async def _take_over(job: JobClient) -> str | None:
     """Stop a running job with a savepoint, and return its place; None if it has ended."""
-    if job.state in {JobState.FINISHED, JobState.FAILED, JobState.CANCELED}:
+    if job.state in ENDED:
         return None
     directory = mkdtemp(prefix="aiomailbox-savepoint-")
     try:

@@ -300,7 +300,7 @@ _OPERATOR_METRICS: Final = (
         "watermark_lag",
         "ms",
         "How far its watermark is behind the clock of the machine; None before the first "
-        "one and after the last one.",
+        "one, after the last one and after the job's end.",
         flink="watermarkLag",
         merge=_MAX,
     ),
@@ -403,7 +403,12 @@ _OPERATOR_METRICS: Final = (
     _gauge("rows_read", "rows", "Rows that a source of batches has read."),
     _gauge("partitions", "partitions", "Partitions to read."),
     _gauge("partitions_done", "partitions", "Partitions that were read."),
-    _gauge("eta_s", "s", "How long reading goes on, estimated.", merge=_MAX),
+    _gauge(
+        "eta_s",
+        "s",
+        "How long reading goes on, estimated; None if reading was ended before the end.",
+        merge=_MAX,
+    ),
 )
 _TASK_METRICS: Final = (
     _gauge("state", "", "Where it is in its life.", merge=Merge.LAST),

@@ -30,16 +30,14 @@ from aiomailbox.metrics.catalogue import (
     MetricScope,
     MetricValue,
 )
-from aiomailbox.runtime.config import JobState
+from aiomailbox.runtime.config import ENDED as ENDED_STATES
 from aiomailbox.runtime.job_snapshot import JobSnapshot
 
 _WAIT_S: Final = 5.0
 _SAME_S: Final = 0.1
 # As long as Prometheus shows the last value of what it does not find any more.
 _ENDED_S: Final = 300.0
-ENDED: Final = frozenset(
-    state.value for state in (JobState.FINISHED, JobState.FAILED, JobState.CANCELED)
-)
+ENDED: Final = frozenset(state.value for state in ENDED_STATES)
 
 
 class JobReader:

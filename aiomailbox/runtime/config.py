@@ -427,3 +427,7 @@ class JobState(Enum):
     FINISHED = "finished"
     CANCELED = "canceled"
     FAILED = "failed"
+
+
+# A job in one of them does nothing more.
+ENDED: Final = frozenset({JobState.FINISHED, JobState.CANCELED, JobState.FAILED})

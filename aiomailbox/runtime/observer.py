@@ -34,7 +34,7 @@ from aiomailbox.runtime.bottleneck import (
     report_backpressure,
 )
 from aiomailbox.runtime.builder import producer_targets
-from aiomailbox.runtime.config import JobState
+from aiomailbox.runtime.config import ENDED, JobState
 from aiomailbox.runtime.held_loop import Stall
 from aiomailbox.runtime.job_snapshot import (
     CheckpointSummary,
@@ -50,6 +50,7 @@ _WINDOW_S: Final = 5.0
 _SAMPLE_S: Final = 0.5
 _CALLS_MAX: Final = 20
 _HOT_KEYS_MAX: Final = 5
+_ENDED: Final = frozenset(state.value for state in ENDED)
 _UNKNOWN: Final = Metric("", MetricKind.GAUGE, "1", Merge.SUM, "")
 
 
@@ -164,8 +165,11 @@ class _GraphObserver:
         """Return a snapshot."""
         graph = self._graph
         look = _Look(graph, tasks)
+        # Nothing lags in a job that is over, however long ago its last watermark was.
+        is_over = facts["state"] in _ENDED
         operators = [
-            self._operator(one, look, now_s, now_ms) for one in look.operators.values()
+            self._operator(one, look, now_s, None if is_over else now_ms)
+            for one in look.operators.values()
         ]
         said = {one.name: one.blocked_by for one in operators}
         edges = [
@@ -190,7 +194,7 @@ class _GraphObserver:
         )
 
     def _operator(
-        self, one: _Operator, look: _Look, now_s: float, now_ms: int
+        self, one: _Operator, look: _Look, now_s: float, now_ms: int | None
     ) -> OperatorSummary:
         metrics = {
             name: merged(look.metric(name), values)
@@ -224,7 +228,9 @@ class _GraphObserver:
         watermark = summary.watermark_ms
         if watermark is not None:
             is_known = MIN_TIMESTAMP < watermark < MAX_TIMESTAMP
-            metrics["watermark_lag"] = now_ms - watermark if is_known else None
+            metrics["watermark_lag"] = (
+                now_ms - watermark if is_known and now_ms is not None else None
+            )
         return summary
 
     def _rate(

@@ -8,14 +8,14 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.exchange.gate import InputGate
 from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.ids import SubtaskId
-from aiomailbox.metrics.catalogue import Metric, MetricValue
+from aiomailbox.metrics.catalogue import DECLARED, Metric, MetricKind, MetricValue
 from aiomailbox.metrics.instruments import HotKey, KeyTotal
 from aiomailbox.operators.core.operator import OpenCalls
 from aiomailbox.operators.sources.operator import SourceOperator
@@ -25,7 +25,7 @@ from aiomailbox.runtime.loop_watch import BlockShare, shares_of, stalls_of
 from aiomailbox.signatures import check_type
 from aiomailbox.storage import path_of
 from aiomailbox.supervision import frames_of
-from aiomailbox.task.stream_task import StreamTask
+from aiomailbox.task.stream_task import StreamTask, TaskState
 from aiomailbox.task.task_metrics import waits_of
 
 # Of each operator; a worker sends them four times a second.
@@ -213,6 +213,50 @@ def view_of(task: StreamTask, *, with_stack: bool = False) -> TaskView:
         os.getpid(),
         task.unchanged_id,
     )
+
+
+def view_of_lost(view: TaskView) -> TaskView:
+    """Return what is left to be seen of a task whose process is gone.
+
+    What it has counted stays; what it was doing, and held, went with the process.
+    """
+    return replace(
+        view,
+        state=TaskState.FAILED.value,
+        metrics={**_counted(view.metrics, []), "state": TaskState.FAILED.value},
+        operators=[
+            replace(one, metrics=_counted(one.metrics, one.declared), calls=None)
+            for one in view.operators
+        ],
+        stack=[],
+        waits=[],
+        channels=[
+            replace(
+                one,
+                queued_buffers=0,
+                queued_records=0,
+                queued_bytes=0,
+                credit=None,
+                unannounced_credit=None,
+                backlog=None,
+            )
+            for one in view.channels
+        ],
+        blocked=[],
+    )
+
+
+def _counted(
+    metrics: dict[str, MetricValue], declared: list[Metric]
+) -> dict[str, MetricValue]:
+    """Return the metrics that are no values of a moment that is over."""
+    gauges = {metric.name for metric in declared if metric.kind is MetricKind.GAUGE}
+    return {
+        name: value
+        for name, value in metrics.items()
+        if name not in gauges
+        and (name not in DECLARED or DECLARED[name].kind is not MetricKind.GAUGE)
+    }
 
 
 def _positions(task: StreamTask) -> dict[str, str]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import datetime as dt
+import itertools
 from typing import Any
 
 import pytest
@@ -100,6 +103,107 @@ async def test_failures_are_kept_with_operator_line_and_record() -> None:
     line = divide.__code__.co_firstlineno + 1
     assert last.line == f"{__file__}:{line}"
     assert seen.state == "failed"
+
+
+async def never(*arguments: Any) -> Any:
+    await asyncio.Event().wait()
+
+
+async def refused(*arguments: Any) -> Any:
+    raise TimeoutError
+
+
+HOUR = dt.timedelta(hours=1)
+LATER = am.Retry(attempts=2, initial=HOUR, maximum=HOUR)
+SOME = am.RateLimit(2, per=HOUR)
+# A call's form, and the metric that shows what waits in it.
+CALLS: list[tuple[str, Any]] = [
+    ("waiting_for_slot", lambda rows: rows.map_async(never, concurrency=2)),
+    (
+        "waiting_for_slot",
+        lambda rows: rows.map_async(never, concurrency=2, ordered=False),
+    ),
+    (
+        "waiting_for_key",
+        lambda rows: rows.map_async(
+            never, concurrency=2, ordered="key", key=lambda row: row % 2
+        ),
+    ),
+    (
+        "waiting_for_limit",
+        lambda rows: rows.map_async(never, concurrency=4, limit=SOME),
+    ),
+    (
+        "waiting_for_retry",
+        lambda rows: rows.map_async(refused, concurrency=2, retry=LATER),
+    ),
+    (
+        "waiting_for_key",
+        lambda rows: rows.key_by(lambda row: row % 2).process_async(never),
+    ),
+]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize(("waits", "call"), CALLS)
+async def test_after_the_end_nothing_is_shown_as_waiting(
+    waits: str, call: Any, fails: bool
+) -> None:
+    env = am.StreamExecutionEnvironment()
+    let_fail = asyncio.Event()
+
+    async def failing() -> Any:
+        await let_fail.wait()
+        raise OSError
+        yield
+
+    env.from_async_iterable(failing, name="failing").sink_to(print)
+    calls = call(env.from_collection(range(50), name="rows"))
+    calls.name("calls").sink_to(print)
+    with pytest.raises(am.JobFailedError) if fails else contextlib.nullcontext():
+        async with env.start(on_failure="log") as job:
+            await asyncio.sleep(10)
+            before = job.snapshot().operator("calls").metrics
+            assert all(before[name] for name in (waits, "buffered"))
+            if fails:
+                let_fail.set()
+                await job.result()
+            await job.cancel()
+    seen = job.snapshot().operator("calls")
+    shown = {
+        name: value
+        for name, value in seen.metrics.items()
+        if name.startswith("waiting_for_") or name in {"in_flight", "buffered"}
+    }
+    assert waits in shown
+    assert set(shown.values()) == {0}
+    assert seen.metrics["buffer_max"] == before["buffer_max"]
+    assert seen.calls is not None
+    assert (seen.calls.count, seen.calls.waiting_for_slot) == (0, 0)
+
+
+async def test_a_job_that_is_over_lags_behind_no_clock() -> None:
+    env = am.StreamExecutionEnvironment()
+    rows = env.from_async_iterable(ticking, name="rows")
+    times: Any = am.WatermarkStrategy.for_monotonous_timestamps()
+    times = times.with_timestamp_assigner(lambda row: row)
+    timed = rows.assign_timestamps_and_watermarks(times)
+    timed.key_by(lambda row: row % 2).reduce(max).name("largest").sink_to(print)
+    async with env.start() as job:
+        await asyncio.sleep(10)
+        lag = job.snapshot().operator("largest").metrics["watermark_lag"]
+        assert isinstance(lag, int)
+        await job.cancel()
+        await asyncio.sleep(10)
+        assert job.snapshot().operator("largest").metrics["watermark_lag"] is None
+        # How far it came stays.
+        assert job.watermarks()["largest"] is not None
+
+
+async def ticking() -> Any:
+    for row in itertools.count(1):
+        yield row
+        await asyncio.sleep(1)
 
 
 async def test_a_snapshot_is_written_and_read_again() -> None:

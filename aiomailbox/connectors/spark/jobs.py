@@ -422,6 +422,7 @@ class ReadProgress:
         self._skipped = 0
         # How many rows the partitions had that were read to their ends.
         self._ended_rows = 0
+        self._is_over = False
 
     def begin(
         self,
@@ -446,14 +447,22 @@ class ReadProgress:
         """All is read, and so many partitions there were."""
         self.parts = self.parts_done = parts
 
+    def close(self) -> None:
+        """Nothing more is read, whatever is left."""
+        self._is_over = True
+
     def eta_s(self, now_s: float) -> float | None:
-        """Return how long the rest takes if it goes on like this; None if unknown.
+        """Return how long the rest takes if it goes on like this.
+
+        None if unknown, and when reading was ended before the end.
 
         Where the number of rows is unknown, the partitions to come are taken to be as
         long as those that were read.
         """
         if self.parts is not None and self.parts_done >= self.parts:
             return 0.0
+        if self._is_over:
+            return None
         expected = self._rows_left
         ended = self.parts_done - self._first_part
         if expected is None and self.parts is not None and ended:

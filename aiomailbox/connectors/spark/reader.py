@@ -292,6 +292,11 @@ class SparkReader(Receiver[SparkSplit, Never]):
         self._progress = ReadProgress()
         self._tell_progress()
 
+    def close(self) -> Pending:
+        """End what runs in Spark, and expect no more of it."""
+        self._progress.close()
+        return super().close()
+
     def _open(self, split: SparkSplit) -> Inflow[ReadItem]:
         # A job without checkpoints never comes back to a position.
         is_compared = self._context.takes_checkpoints or bool(split.fingerprint)

@@ -326,7 +326,11 @@ class RowJournal:
             helper.cancel()
         if self._helpers:
             await asyncio.wait(self._helpers)
-        await self._journal.close()
+        try:
+            await self._journal.close()
+        finally:
+            # Nobody waits any more for what is durable now.
+            self._appended, self._syncing = [], 0
 
     def _append(self, kind: int, entry: CallEntry, payload: bytes) -> bool:
         identity = entry.identity

@@ -250,6 +250,8 @@ class CallsOperator(Operator):
                 if self._rows.journal is not None:
                     await self._rows.journal.close()
         finally:
+            # Nothing waits here any more, and metrics are looked at after the end, too.
+            self._queue, self._gate = OrderedQueue(), None
             await finished(self._release())
 
     def _release(self) -> Pending:

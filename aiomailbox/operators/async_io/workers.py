@@ -97,6 +97,8 @@ class WorkerPool:
         self.closing = True
         tasks = [worker.task for worker in self.workers]
         await end_tasks(tasks, every_s=_INTERRUPT_EVERY_S)
+        # Also those that a call which has just ended let go before.
+        self._todo.clear()
 
     def _wake_one(self) -> None:
         if self._idle:

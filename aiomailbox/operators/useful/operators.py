@@ -303,8 +303,10 @@ class BufferOperator(Operator):
         return self._empty() if self._records else None
 
     def close(self) -> Pending:
-        """Wait for the output no more."""
+        """Wait for the output no more, and hold nothing."""
         self.output.availability.discard(self._on_output)
+        self._records.clear()
+        self._controls.clear()
         return None
 
     def _keep(self, record: tuple[Any, int]) -> None:

@@ -64,7 +64,7 @@ from aiomailbox.runtime.peers.placement import PARENT, place
 from aiomailbox.runtime.peers.record_types import record_classes
 from aiomailbox.runtime.peers.shipping import Shipment, pack, pickled
 from aiomailbox.runtime.services import JobServices, PullHandover
-from aiomailbox.runtime.views import TaskView
+from aiomailbox.runtime.views import TaskView, view_of_lost
 from aiomailbox.supervision import outlast, run_in_thread
 from aiomailbox.task.messages import Command, TaskEnded, TaskEvent
 
@@ -189,9 +189,13 @@ class WorkerDesk:
     def forget(self, worker: Worker) -> None:
         """Be notified that a worker is gone, and its tasks with it.
 
-        What it has counted stays to be seen, until its successor counts.
+        What it has counted stays to be seen, until its successor counts; what it did
+        and held in its last moment does not.
         """
         self.running.difference_update(self.placed_at(worker.peer))
+        self.views[worker.peer] = [
+            view_of_lost(view) for view in self.views.get(worker.peer, [])
+        ]
         self._limits.forget(worker)
 
     def take(

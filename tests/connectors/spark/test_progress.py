@@ -48,6 +48,14 @@ def test_after_a_restart_only_what_is_read_again_counts() -> None:
     assert progress.eta_s(1.0) == 1.0
 
 
+def test_what_is_not_read_any_more_has_no_estimate() -> None:
+    progress = ReadProgress()
+    progress.begin(0.0, part=0, parts=1, rows_left=1000)
+    progress.rows = 250
+    progress.close()
+    assert progress.eta_s(1.0) is None
+
+
 def test_without_the_number_of_partitions_nothing_is_promised() -> None:
     progress = ReadProgress()
     progress.begin(0.0, part=0, parts=None)

@@ -100,3 +100,11 @@ async def test_the_end_waits_for_what_is_held() -> None:
 def test_an_unknown_policy_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="policy"):
         BufferOperator(1, "newest")  # type: ignore[arg-type]
+
+
+def test_nothing_is_shown_as_held_after_the_end() -> None:
+    with OneInputHarness(BufferOperator(3)) as harness:
+        harness.recorded.availability.reset()
+        harness.process_run([1, 2])
+        assert harness.context.metrics.snapshot()["buffered"] == 2
+    assert harness.context.metrics.snapshot()["buffered"] == 0

@@ -150,6 +150,10 @@ async def test_a_killed_worker_fails_the_job_with_its_name(
                 await job.result()
             # Four times what it may take on an idle machine.
             assert time.monotonic() - killed_at < 20
+            seen = job.snapshot()
+    # Not what it did in its last moment: nothing of that is left.
+    assert {task.state for task in seen.tasks} <= {"failed", "canceled"}
+    assert all(not task.blocked and not task.stack for task in seen.tasks)
     cause = raised.value.__cause__
     assert isinstance(cause, am.WorkerDiedError)
     assert cause.pid == pids[victim]
