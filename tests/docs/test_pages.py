@@ -64,24 +64,6 @@ def test_a_name_that_tests_need_is_in_the_reference(package: str) -> None:
     assert names - by_sphinx - shown == set()
 
 
-def test_the_reference_shows_the_overloads_of_methods_that_are_inherited() -> None:
-    sphinx = pytest.importorskip("sphinx.pycode")
-    runpy.run_path(str(DOCS / "overloads.py"))["inherit_overloads"](None)
-    found = sphinx.ModuleAnalyzer.for_module("aiomailbox.api.grouped").overloads
-    assert found["KeyedStream.aggregate"] == found["Grouped.aggregate"]
-    assert len(found["KeyedStream.aggregate"]) == 2
-
-
-def test_the_reference_shows_the_defaults_of_keywords_that_overloads_take_together() -> (
-    None
-):
-    sphinx = pytest.importorskip("sphinx.pycode")
-    runpy.run_path(str(DOCS / "overloads.py"))["inherit_overloads"](None)
-    found = sphinx.ModuleAnalyzer.for_module("aiomailbox.api.calls").overloads
-    shown = [name for name, one in found.items() if "**settings" in str(one)]
-    assert shown == []
-
-
 def test_a_page_about_an_example_that_is_not_there_is_left_out() -> None:
     """A missing file would break the build, and the prose may come first."""
     excluded = runpy.run_path(str(DOCS / "conf.py"))["exclude_patterns"]
