@@ -78,7 +78,6 @@ class LookupSettings(CallSettings[T], Generic[T], total=False):
     """Those of `lookup_join`."""
 
     ordered: bool
-    batch: Batch | None
 
 
 class Calls(Generic[T]):
@@ -252,17 +251,43 @@ class Calls(Generic[T]):
         key: str | Callable[[T], Any],
         join: None = None,
         left: Literal[False] = False,
+        batch: None = None,
         **settings: Unpack[LookupSettings[T]],
     ) -> DataStream[tuple[T, V]]: ...
 
     @overload
     def lookup_join(
         self,
-        lookup: Callable[[Any], Awaitable[V]],
+        lookup: Callable[[Any], Awaitable[V | None]],
         *,
         key: str | Callable[[T], Any],
         join: None = None,
         left: bool,
+        batch: None = None,
+        **settings: Unpack[LookupSettings[T]],
+    ) -> DataStream[tuple[T, V | None]]: ...
+
+    @overload
+    def lookup_join(
+        self,
+        lookup: Callable[[list[Any]], Awaitable[Sequence[V | Exception | None]]],
+        *,
+        key: str | Callable[[T], Any],
+        join: None = None,
+        left: Literal[False] = False,
+        batch: Batch,
+        **settings: Unpack[LookupSettings[T]],
+    ) -> DataStream[tuple[T, V]]: ...
+
+    @overload
+    def lookup_join(
+        self,
+        lookup: Callable[[list[Any]], Awaitable[Sequence[V | Exception | None]]],
+        *,
+        key: str | Callable[[T], Any],
+        join: None = None,
+        left: bool,
+        batch: Batch,
         **settings: Unpack[LookupSettings[T]],
     ) -> DataStream[tuple[T, V | None]]: ...
 
@@ -274,6 +299,7 @@ class Calls(Generic[T]):
         key: str | Callable[[T], Any],
         join: Callable[[T, Any], U],
         left: bool = False,
+        batch: Batch | None = None,
         **settings: Unpack[LookupSettings[T]],
     ) -> DataStream[U]: ...
 

@@ -23,6 +23,14 @@ async def country_of(city: str) -> str | None:
     return {"Oslo": "Norway"}.get(city)
 
 
+async def known_country_of(city: str) -> str:
+    return {"Oslo": "Norway"}[city]
+
+
+async def countries_of(cities: list[str]) -> list[str | None]:
+    return [await country_of(city) for city in cities]
+
+
 async def converted(order: Order, rate: Rate) -> float:
     return order.price * rate.rate
 
@@ -90,6 +98,22 @@ def lookups(cities: am.DataStream[str]) -> None:
     assert_type(left, am.DataStream[tuple[str, str | None]])
     joined = cities.lookup_join(country_of, key=str.title, join=lambda a, b: (b, a))
     assert_type(joined, am.DataStream[tuple[Any, str]])
+    # What a result is given to is known before the function is looked at.
+    said: am.DataStream[tuple[str, str | None]]
+    said = cities.lookup_join(country_of, key=str.title, left=True)
+    said = cities.lookup_join(known_country_of, key=str.title, left=True)
+    assert_type(said, am.DataStream[tuple[str, str | None]])
+
+
+def lookups_of_lists(cities: am.DataStream[str], *, left: bool) -> None:
+    some = am.Batch(20)
+    found = cities.lookup_join(countries_of, key=str.title, batch=some)
+    assert_type(found, am.DataStream[tuple[str, str]])
+    all_of_them = cities.lookup_join(countries_of, key=str.title, batch=some, left=left)
+    assert_type(all_of_them, am.DataStream[tuple[str, str | None]])
+    said: am.DataStream[tuple[str, str | None]]
+    said = cities.lookup_join(countries_of, key=str.title, batch=some, left=True)
+    assert_type(said, am.DataStream[tuple[str, str | None]])
 
 
 def latest(orders: am.DataStream[Order], rates: am.DataStream[Rate]) -> None:
