@@ -610,7 +610,7 @@ class Operator:
     ) -> UserFunctionError | RecordMutatedError | StopTask:
         """Return the error to raise (``from error``) when the user's function raised.
 
-        What ends the task as cancelled is no error of the function.
+        A `StopTask` stays what it is: it is not an error of the function.
 
         Example:
             ``except Exception as error: raise self.user_error(error) from error``
