@@ -25,7 +25,7 @@ from aiomailbox.runtime.loop_watch import BlockShare, shares_of, stalls_of
 from aiomailbox.signatures import check_type
 from aiomailbox.storage import path_of
 from aiomailbox.supervision import frames_of
-from aiomailbox.task.stream_task import StreamTask, TaskState
+from aiomailbox.task.stream_task import ENDED_TASKS, StreamTask, TaskState
 from aiomailbox.task.task_metrics import waits_of
 
 # Of each operator; a worker sends them four times a second.
@@ -218,8 +218,11 @@ def view_of(task: StreamTask, *, with_stack: bool = False) -> TaskView:
 def view_of_lost(view: TaskView) -> TaskView:
     """Return what is left to be seen of a task whose process is gone.
 
-    What it has counted stays; what it was doing, and held, went with the process.
+    What it has counted stays; what it was doing, and held, went with the process. One
+    that had ended before is as it was.
     """
+    if TaskState(view.state) in ENDED_TASKS:
+        return view
     return replace(
         view,
         state=TaskState.FAILED.value,

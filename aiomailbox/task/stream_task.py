@@ -141,6 +141,10 @@ _NEXT: Final[dict[TaskState, frozenset[TaskState]]] = {
     TaskState.FAILED: frozenset(),
 }
 
+ENDED_TASKS: Final = frozenset(
+    state for state, following in _NEXT.items() if not following
+)
+
 
 class TaskLifecycle:
     """The state of one attempt of a task; it only moves along the table.
