@@ -23,6 +23,7 @@ from aiomailbox.operators.core.user_code import (
     users_line_of,
 )
 from aiomailbox.policies.rate_limit import RateLimit
+from aiomailbox.policies.retry import retry_after_s
 from aiomailbox.records.run import Run
 from aiomailbox.supervision import frames_of
 
@@ -191,6 +192,7 @@ class CallResults:
         self._outcomes = outcomes
         self._plain = not self._batched and (retry is None or retry.retry_if is None)
         self._log = context.log
+        self._clock = context.clock
         self._has_told = False
         self._unwanted = context.metrics.counter("unwanted_results")
 
@@ -206,8 +208,9 @@ class CallResults:
         """Tell the outcome of rows that are done.
 
         Returns:
-            The rows whose call should be made again, and what is wrong with the first:
-            an exception or a result.
+            The rows whose call should be made again, and what is wrong with one of
+            them, else with one that failed: the exception or result that asks for the
+            longest wait, or the first one. None if nothing is wrong.
 
         Raises:
             WrongTypeError: If a batch was not answered with as many results, or a
@@ -219,19 +222,29 @@ class CallResults:
             self._check(one)
         wanted = [self._wants_again(call, one) for one in results]
         again: list[CallEntry] = []
-        reason: Any = None
+        reasons: list[Any] = []
+        failures: list[Exception] = []
         for entry, one, is_wanted in zip(entries, results, wanted, strict=True):
             if is_wanted:
-                reason = one if not again else reason
                 again.append(entry)
+                reasons.append(one)
             elif not isinstance(one, Exception):
                 self._outcomes.on_result(entry, one)
             elif self._batched:
+                failures.append(one)
                 self._outcomes.on_failure(entry, one, call.attempts)
             else:
                 self._warn_of_error(one)
                 self._outcomes.on_result(entry, one)
+        reason: Any = None
+        if reasons or failures:
+            # None of them may be called sooner.
+            reason = max(reasons or failures, key=self._wait_s)
         return again, reason
+
+    def _wait_s(self, answer: Any) -> float:
+        """Return how long a server asks to wait before the next call."""
+        return retry_after_s(answer, self._clock.now_ms()) or 0.0
 
     def _each(self, result: Any, count: int) -> list[Any]:
         if isinstance(result, list | tuple):

@@ -211,7 +211,7 @@ class RowJournal:
         self._context = context
         self._room = room
         # So many rows do not wait for the time of the next group commit.
-        self._hurry_at = room // 2 + 1
+        self._hurry_at = room
         self._actions = actions
         self._done = actions.done
         self._journal = context.journal()
@@ -345,10 +345,11 @@ class RowJournal:
         appended = self._appended
         appended.append(entry)
         waiting = len(appended)
-        if waiting == 1:
-            self._commits.request()
-        elif waiting == self._hurry_at:
+        # The first one may be as many as may wait.
+        if waiting == self._hurry_at:
             self._commits.request(is_urgent=True)
+        elif waiting == 1:
+            self._commits.request()
         return True
 
     async def _commit(self) -> None:

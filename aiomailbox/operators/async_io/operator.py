@@ -364,7 +364,6 @@ class AsyncMapOperator(CallsOperator):
         self.concurrency, self.capacity, self.key_capacity = check_bounds(
             concurrency, capacity, key_capacity, self.settings.batch_size
         )
-        self.ordered = ordered
         self.on_error: OnError = check_on_error(on_error)
         read_key = check_key(ordered, key, has_limit=limit is not None)
         self._read_key = read_key if ordered == "key" else None

@@ -34,7 +34,7 @@ class ReadyRows:
     Attributes:
         entries: The rows that lead to results, in their order.
         controls: Watermarks and statuses to be emitted after the rows.
-        count: Places that were freed, rows and control elements.
+        count: Rows, also those of which nothing is emitted.
     """
 
     entries: list[CallEntry] = field(default_factory=list)
@@ -142,7 +142,6 @@ class OrderedQueue:
                 continue
             ready = ready or ReadyRows()
             items.popleft()
-            ready.count += 1
             ready.controls.append(head)
             break
         return ready
@@ -184,7 +183,7 @@ class SegmentedQueue:
         self._last = closed.close(control)
         if not self._rows_may_overtake:
             self.held += 1
-        elif closed.held == 0 and closed is not self._first:
+        elif closed.held == 0:
             closed.merge_into_before()
 
     def on_done(self, entry: CallEntry) -> bool:
@@ -239,7 +238,6 @@ class SegmentedQueue:
         ready.controls = self._first.controls
         if not self._rows_may_overtake:
             self.held -= len(ready.controls)
-            ready.count += len(ready.controls)
         following = self._first.after
         assert following is not None, "a closed segment has one after it"
         following.before = None

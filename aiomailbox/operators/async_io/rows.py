@@ -205,7 +205,6 @@ class SharedResults:
         if entry.cache_key is None:
             return []
         (key,) = entry.cache_key
-        entry.cache_key = None
         return self._followers.pop(key, [])
 
 
@@ -249,7 +248,6 @@ class RowFlow:
         self.gatherer: Gatherer | None = None
         self._ids = ids
         self.journal: RowJournal | None = None
-        self._is_direct = False
 
     def connect(self, caller: Caller, settings: CallSettings, places: int) -> None:
         """Take what makes the calls, and how many rows are held; before the first row."""
@@ -365,7 +363,7 @@ class RowFlow:
         entry.result = result
         if self.journal is None:
             self._done(entry)
-        elif self.journal.keep_result(entry) and self._gate is not None:
+        elif self.journal.keep_result(entry):
             self._leave_gate(entry)
 
     def _give_up(self, entry: CallEntry, error: BaseException, attempts: int) -> None:

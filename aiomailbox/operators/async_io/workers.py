@@ -337,7 +337,6 @@ class Caller:
         for call in self._retrying | self._deadlines:
             self._end(call)
         self._retrying.clear()
-        self._deadlines.clear()
         await self.pool.close()
 
     async def _attempt(self, worker: CallWorker, call: Call) -> None:
@@ -478,8 +477,6 @@ class Caller:
         )
 
     def _on_deadline(self, call: Call) -> None:
-        if call.settled:
-            return
         self._retrying.pop(call, None)
         if call.worker is not None:
             self._abandon(call)
@@ -495,7 +492,6 @@ class Caller:
     def _abandon(self, call: Call) -> None:
         worker, call.worker = call.worker, None
         assert worker is not None, "only a running attempt is abandoned"
-        call.cancel_timer()
         # Marked first: what the cancel brings back is no outcome.
         worker.abandoned = True
         worker.task.cancel()
@@ -514,6 +510,8 @@ class Caller:
             call.entries = again
             self._plan_retry(call, reason)
         else:
+            if reason is not None:
+                self._pause(reason)
             self._end(call)
 
     def _failed(self, call: Call, error: BaseException) -> None:

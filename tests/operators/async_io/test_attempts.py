@@ -199,7 +199,7 @@ async def test_a_timeout_leaves_no_trace_in_the_coroutine_that_made_the_call(
 
 async def test_a_result_may_be_asked_again_and_the_last_one_counts(drive: Any) -> None:
     """SEM-113."""
-    server = Server({1: ["", "", ""]})
+    server = Server({1: ["", "", ""], 2: [0, 0, 0], 3: [0, 0, 0]})
     retry = Retry(
         attempts=3,
         initial=10,
@@ -209,9 +209,15 @@ async def test_a_result_may_be_asked_again_and_the_last_one_counts(drive: Any) -
     )
     driven = await drive(server, retry=retry)
     driven.send([1])
-    assert await driven.finish() == [""]
+    await asyncio.sleep(25)
+    driven.send([2, 3])
+    assert await driven.finish() == ["", 0, 0]
     assert server.times(1) == at(0, 10, 20)
-    assert driven.metrics["unwanted_results"] == 1
+    assert driven.metrics["unwanted_results"] == 3
+    # The first one is told, and how many there are says the metric.
+    ((_, event, more),) = driven.context.log.entries
+    assert event.startswith("a result goes on that retry_if wants again")
+    assert (more["attempts"], more["result"]) == (3, "''")
 
 
 async def test_after_the_last_attempt_the_letter_says_how_many_there_were(
@@ -225,7 +231,7 @@ async def test_after_the_last_attempt_the_letter_says_how_many_there_were(
     assert (record.value.attempts, record.value.error) == (3, "c")
 
 
-@pytest.mark.parametrize("attempts", [1, 3])
+@pytest.mark.parametrize("attempts", [1, 2])
 async def test_a_failure_says_after_how_many_attempts_it_came(attempts: int) -> None:
     async def refused(number: int) -> int:
         raise ConnectionError("refused")
@@ -236,7 +242,9 @@ async def test_a_failure_says_after_how_many_attempts_it_came(attempts: int) -> 
         await called.collect()
     assert caught.value.__cause__ is not None
     notes = getattr(caught.value.__cause__.__cause__, "__notes__", [])
-    assert ("after 3 attempts" in notes) is (attempts == 3)
+    assert [note for note in notes if "attempts" in note] == (
+        ["after 2 attempts"] if attempts == 2 else []
+    )
 
 
 async def test_the_end_of_input_waits_for_retries_with_all_their_attempts(
@@ -364,6 +372,17 @@ async def test_a_wait_that_would_end_after_the_deadline_is_not_begun(
     assert now_s() < 1
 
 
+async def test_a_result_that_is_asked_for_again_has_a_deadline_too(drive: Any) -> None:
+    """At the very deadline no attempt begins; it is told at once."""
+    retry = replace(STEADY, retry_if=lambda result: not result)
+    driven = await drive(Server({1: [""]}), deadline=10, retry=retry)
+    driven.send([1])
+    failure = await failure_of(driven)
+    assert isinstance(failure.__cause__, DeadlineExceededError)
+    assert failure.__cause__.__cause__ is None
+    assert [now_s()] == at(0)
+
+
 async def test_the_deadline_counts_from_the_first_attempt(drive: Any) -> None:
     server = Server({1: [ValueError(), ValueError(), ValueError()]})
     retry = Retry(attempts=9, initial=10, multiplier=1, jitter=0)
@@ -425,11 +444,21 @@ async def test_an_error_that_is_not_to_be_retried_is_final_also_if_that_is_unkno
     assert isinstance(cause, AttributeError)
     assert isinstance(cause.__context__, ValueError)
     assert server.times(1) == at(0)
+    # Nor that of a timeout, which is no error of the function.
+    driven = await drive(
+        Server({1: [None]}),
+        timeout=1,
+        retry=replace(STEADY, retry_on=lambda error: error.code == 5),
+    )
+    driven.send([1])
+    cause = (await failure_of(driven)).__cause__
+    assert isinstance(cause, AttributeError)
+    assert isinstance(cause.__context__, AsyncTimeoutError)
 
 
 async def test_a_long_wait_that_a_server_asks_for_is_told_once(drive: Any) -> None:
-    later = [RetryLater(retry_after=60), RetryLater(retry_after=60)]
-    driven = await drive(Server({1: later}), retry=STEADY)
+    later = [RetryLater(retry_after=wait_s) for wait_s in (59, 60, 60)]
+    driven = await drive(Server({1: later}), retry=replace(STEADY, attempts=4))
     driven.send([1])
     assert await driven.finish() == [1]
     told = [more for _, event, more in driven.context.log.entries if "waits" in event]
@@ -518,13 +547,19 @@ async def test_two_operators_at_parallelism_4_never_exceed_their_shared_limit(
 
 
 @pytest.mark.parametrize("retry", [STEADY, None])
+@pytest.mark.parametrize("batch", [Batch(1), None])
 async def test_a_retry_after_holds_back_all_who_share_the_limit(
-    drive: Any, retry: Any
+    drive: Any, retry: Any, batch: Any
 ) -> None:
     limit = RateLimit(1000, name="api")
-    first = Server({1: [RetryLater(retry_after=7)]})
-    second = Server({})
-    one = await drive(first, limit=limit, retry=retry, on_error=skip)
+    server, second = Server({1: [RetryLater(retry_after=7)]}), Server({})
+
+    async def each(values: list[int]) -> list[Any]:
+        called = (server(value) for value in values)
+        return await asyncio.gather(*called, return_exceptions=True)
+
+    first = each if batch else server
+    one = await drive(first, limit=limit, batch=batch, retry=retry, on_error=skip)
     other = await drive(second, limit=limit)
     one.send([1])
     await asyncio.sleep(1)
@@ -605,6 +640,20 @@ async def test_one_bad_record_of_a_batch_is_a_dead_letter_alone_when_it_is_not_r
     ]
 
 
+async def test_a_batch_waits_as_long_as_any_of_its_records_has_to(drive: Any) -> None:
+    calls = []
+    answers = [ValueError(), RetryLater(retry_after=30), RetryLater(retry_after=20), 4]
+
+    async def call(values: list[int]) -> list[Any]:
+        calls.append((now_s(), values))
+        return answers if len(calls) == 1 else values
+
+    driven = await drive(call, batch=Batch(4, within=0), retry=STEADY)
+    driven.send([1, 2, 3, 4])
+    assert await driven.finish() == [1, 2, 3, 4]
+    assert calls == [(*at(0), [1, 2, 3, 4]), (*at(30), [1, 2, 3])]
+
+
 async def test_results_of_a_batch_that_are_not_wanted_are_asked_for_again_alone(
     drive: Any,
 ) -> None:
@@ -621,18 +670,23 @@ async def test_results_of_a_batch_that_are_not_wanted_are_asked_for_again_alone(
     assert calls == [[0, 1, 2, 3], [1]]
 
 
-async def test_an_exception_that_a_call_returns_is_a_result(drive: Any) -> None:
+@pytest.mark.parametrize("retry", [replace(STEADY, retry_if=lambda _: False), None])
+async def test_an_exception_that_a_call_returns_is_a_result(
+    drive: Any, retry: Any
+) -> None:
     async def call(value: int) -> Any:
         calls.append(value)
         return ValueError(value)
 
     calls: list[int] = []
-    driven = await drive(call, retry=replace(STEADY, retry_if=lambda _: False))
+    driven = await drive(call, retry=retry)
     driven.send([1, 2])
     found = await driven.finish()
     assert driven.metrics["unwanted_results"] == 0
     assert [type(one) for one in found] == [ValueError, ValueError]
     assert calls == [1, 2]
+    told = [event for _, event, _ in driven.context.log.entries]
+    assert told == ["a call returned an exception: it is a result like any other"]
 
 
 async def test_a_failed_batch_is_a_dead_letter_for_each_record(drive: Any) -> None:
@@ -658,16 +712,40 @@ async def test_the_weight_of_a_batch_is_that_of_its_records(
     assert now_s() == pytest.approx(10, abs=0.05)
 
 
+async def test_a_call_without_a_weight_uses_one_unit_however_many_rows_it_has(
+    drive: Any,
+) -> None:
+    async def call(values: list[int]) -> list[int]:
+        return values
+
+    limit = RateLimit(2, per=10)
+    driven = await drive(call, batch=Batch(10, within=0), limit=limit)
+    driven.send(range(30))
+    assert await driven.finish() == list(range(30))
+    # Ten tenths are not quite one.
+    assert driven.metrics["units_used"] == 3
+    assert [now_s()] == at(10)
+
+
 @pytest.mark.parametrize("answer", [[1], 5, "ab"])
 async def test_a_batch_answered_with_another_number_of_results_is_refused(
     drive: Any, answer: Any
 ) -> None:
     async def call(values: list[int]) -> Any:
-        return answer
+        return answer if 1 in values else values
 
     driven = await drive(call, batch=Batch(2, within=0), retry=STEADY)
     driven.send([1, 2])
     assert isinstance((await failure_of(driven)).__cause__, WrongTypeError)
+    # All of its rows failed, and the next ones do not.
+    driven = await drive(call, batch=Batch(2, within=0), on_error=dead_letter(FAILED))
+    driven.send([1, 2, 3, 4])
+    assert await driven.finish() == [3, 4]
+    letters = [record.value for record in driven.output.sides[FAILED]]
+    assert [(one.record, one.error_type) for one in letters] == [
+        (1, "WrongTypeError"),
+        (2, "WrongTypeError"),
+    ]
 
 
 @pytest.mark.parametrize("fn", [lambda value: value, lambda value: asyncio.sleep])
@@ -686,7 +764,7 @@ async def test_a_coroutine_as_result_is_refused(drive: Any) -> None:
 
     driven = await drive(call)
     driven.send([1])
-    assert "coroutine" in str(await failure_of(driven))
+    assert "Await it inside the function." in str(await failure_of(driven))
 
 
 async def test_a_failure_is_not_cached_and_fails_those_who_wait_for_it(
@@ -708,17 +786,43 @@ async def test_a_failure_is_not_cached_and_fails_those_who_wait_for_it(
 async def test_a_key_that_cannot_be_read_is_an_error_of_its_record(
     drive: Any, where: str
 ) -> None:
-    def read(value: int) -> Any:
+    def read(value: Any) -> Any:
         return {} if value == 2 else 1 // value
 
     arguments: dict[str, Any] = (
         {"ordered": "key", "key": read} if where == "key" else {"cache": Cache(read)}
     )
-    driven = await drive(Server({}), on_error=dead_letter(FAILED), **arguments)
-    driven.send([0, 1, 2])
+    server = Server({})
+    driven = await drive(server, on_error=dead_letter(FAILED), **arguments)
+    driven.send([0, 1, 2, "3"])
     assert await driven.finish() == [1]
-    letters = [record.value.error_type for record in driven.output.sides[FAILED]]
-    assert letters == ["ZeroDivisionError", "BadResultError"]
+    letters = [record.value for record in driven.output.sides[FAILED]]
+    assert [one.error_type for one in letters] == [
+        "ZeroDivisionError",
+        "BadResultError",
+        "TypeError",
+    ]
+    # There was no call, and no attempt but that to read the key.
+    assert [one.attempts for one in letters] == [1, 1, 1]
+    assert [value for _, value in server.log] == [1]
+    # The remedy is that of who wrote the function.
+    assert "of the field" not in letters[1].error
+
+
+@pytest.mark.parametrize("where", ["key", "cache"])
+async def test_a_field_that_can_be_no_key_is_named_with_a_remedy(
+    drive: Any, where: str
+) -> None:
+    arguments: dict[str, Any] = (
+        {"ordered": "key", "key": "tags"}
+        if where == "key"
+        else {"cache": Cache("tags")}
+    )
+    driven = await drive(Server({}), **arguments)
+    driven.send([{"tags": ["a"]}])
+    text = str((await failure_of(driven)).__cause__)
+    assert "a key without a hash" in text
+    assert "Give a function that makes one of the field." in text
 
 
 async def test_a_cancellation_nobody_asked_for_is_a_failure(
@@ -730,19 +834,28 @@ async def test_a_cancellation_nobody_asked_for_is_a_failure(
     await gates.cancel("a")
     failure = await failure_of(driven)
     assert isinstance(failure.__cause__, CallCancelledError)
+    assert isinstance(failure.__cause__.__cause__, asyncio.CancelledError)
+    # It names the line that was awaiting.
+    call = type(gates).__call__.__code__
+    assert failure.location == f"{call.co_filename}:{call.co_firstlineno + 3}"
 
 
 async def test_a_function_that_cancels_its_own_task_fails_the_job(drive: Any) -> None:
+    called = []
+
     async def call(value: int) -> int:
+        called.append(value)
         task = asyncio.current_task()
         assert task is not None
         task.cancel()
         await asyncio.sleep(1)
         return value
 
-    driven = await drive(call, on_error=skip, retry=STEADY)
-    driven.send([1])
+    driven = await drive(call, concurrency=1, on_error=skip, retry=STEADY)
+    driven.send([1, 2])
     assert isinstance((await failure_of(driven)).__cause__, CallCancelledError)
+    # Its task has ended, and makes no more calls.
+    assert called == [1]
 
 
 async def test_stop_task_ends_the_task_whatever_on_error_says(drive: Any) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
+import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 
 import aiomailbox as am
 from aiomailbox.errors import (
+    CorruptStreamError,
     FencedError,
     IllegalStateError,
     InvalidArgumentError,
@@ -25,6 +28,7 @@ from aiomailbox.errors import (
 from aiomailbox.journal.job import JobJournal
 from aiomailbox.journal.journals import Journals
 from aiomailbox.journal.place import JournalPlace
+from aiomailbox.operators.async_io.journal import ResultCodec, Rounds
 from aiomailbox.operators.async_io.operator import AsyncMapOperator
 from aiomailbox.operators.async_io.settings import current_call
 from aiomailbox.operators.core.user_code import dead_letter, skip
@@ -95,6 +99,7 @@ class Attempts:
         oldest: int | None = None,
         subtask: tuple[int, int] = (0, 1),
         begin: bool = True,
+        classes: tuple[Any, ...] = (Answer,),
         **arguments: Any,
     ) -> Any:
         index, parallelism = subtask
@@ -102,7 +107,7 @@ class Attempts:
             self.epoch += 1
             self.journal.begin(self.epoch, {"enrich-1": range(parallelism)}, oldest)
         context = {
-            "journals": Journals(self._place, self.epoch, [Answer]),
+            "journals": Journals(self._place, self.epoch, classes),
             "subtask_index": index,
             "parallelism": parallelism,
             "attempt": self.epoch,
@@ -295,6 +300,10 @@ async def test_the_same_id_with_other_content_is_an_error(attempts: Attempts) ->
             in str(caught.value)
         )
         assert (caught.value.operator, caught.value.uid) == ("enrich", "enrich-1")
+        assert caught.value.record == "'a2'"
+        assert caught.value.__cause__ is None
+        notes = getattr(caught.value, "__notes__", [])
+        assert ("the other record: 'a1'" in notes) is together
         # A job's error names the operator once.
         assert "in operator" not in str(JobFailedError("j", caught.value))
         await driven.close()
@@ -333,6 +342,7 @@ async def test_a_result_leaves_only_when_it_is_durable(
         await sync()
 
     monkeypatch.setattr(journal, "sync", slow)
+    assert driven.metrics["waiting_for_journal"] == 0
     driven.send(["a", "b", "c", "d"])
     await asyncio.sleep(5)
     assert driven.values == []
@@ -340,9 +350,163 @@ async def test_a_result_leaves_only_when_it_is_durable(
     assert service.values == ["a", "b", "c", "d"]
     # The thread is at three of them, and one came meanwhile.
     assert driven.metrics["waiting_for_journal"] == 4
+    assert driven.metrics["journalled"] == 4
     may_sync.set()
     assert texts(await driven.finish()) == answers("a", "b", "c", "d")
     assert driven.metrics["waiting_for_journal"] == 0
+
+
+@pytest.mark.parametrize("fails", [True, False])
+async def test_the_next_row_of_a_key_is_called_before_the_result_is_durable(
+    attempts: Attempts, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """An outcome that the journal has is the key's turn, whatever the disk does."""
+    service = Service(fails=lambda value: fails and value == "a1")
+    driven = await attempts.start(service, **ORDERS[2], on_error=skip)
+    journal = driven.operator._rows.journal._journal
+    may_sync, sync = asyncio.Event(), journal.sync
+
+    async def slow() -> None:
+        await may_sync.wait()
+        await sync()
+
+    monkeypatch.setattr(journal, "sync", slow)
+    driven.send(["a1", "a2"])
+    await asyncio.sleep(1.5)
+    assert service.values == ["a1", "a2"]
+    # It has its attempts once: a checkpoint now has no row without an id to trip over.
+    driven.send(["a3"])
+    await asyncio.sleep(0.1)
+    driven.operator.prepare_snapshot_pre_barrier(1)
+    may_sync.set()
+    expected = answers("a2", "a3") if fails else answers("a1", "a2", "a3")
+    assert texts(await driven.finish()) == expected
+    assert service.values == ["a1", "a2", "a3"]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "waiting"),
+    [((2, 8), 5), ((3, 3), 2), ((1, 1), 0)],
+    ids=["more-places-than-slots", "as-many", "one"],
+)
+async def test_results_share_a_commit_until_calls_would_wait_for_it(
+    attempts: Attempts, bounds: tuple[int, int], waiting: int
+) -> None:
+    concurrency, capacity = bounds
+    driven = await attempts.start(
+        Service(0.1), concurrency=concurrency, capacity=capacity
+    )
+    driven.operator._rows.journal._commits.pause_s = 100
+    # The first one of all waits for nobody.
+    driven.send(["first"])
+    await asyncio.sleep(1)
+    assert texts(driven.values) == answers("first")
+    names = [f"order {number}" for number in range(waiting + 1)]
+    driven.send(names[:-1])
+    await asyncio.sleep(50)
+    assert driven.metrics["waiting_for_journal"] == waiting
+    assert texts(driven.values) == answers("first")
+    driven.send(names[-1:])
+    await asyncio.sleep(1)
+    assert texts(driven.values) == answers("first", *names)
+
+
+@pytest.mark.parametrize(("arrived", "more"), [(1, 3), (2, 0)])
+async def test_the_more_results_come_during_a_commit_the_sooner_is_the_next_one(
+    attempts: Attempts, monkeypatch: pytest.MonkeyPatch, arrived: int, more: int
+) -> None:
+    """As many may come again, before there is no room: here for six."""
+    driven = await attempts.start(Service(0.1), concurrency=2, capacity=8)
+    rows = driven.operator._rows.journal
+    rows._commits.pause_s = 100
+    may_sync, sync = asyncio.Event(), rows._journal.sync
+
+    async def slow() -> None:
+        await may_sync.wait()
+        await sync()
+
+    monkeypatch.setattr(rows._journal, "sync", slow)
+    driven.send(["first"])
+    await asyncio.sleep(1)
+    names = [f"order {number}" for number in range(arrived + more)]
+    driven.send(names[:arrived])
+    await asyncio.sleep(1)
+    may_sync.set()
+    await asyncio.sleep(1)
+    for number in range(more):
+        assert texts(driven.values) == answers("first")
+        driven.send([names[arrived + number]])
+        await asyncio.sleep(10)
+    assert texts(driven.values) == answers("first", *names)
+
+
+async def test_a_commit_waits_as_long_as_suits_the_place(
+    attempts: Attempts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits = 0
+
+    async def sync() -> None:
+        nonlocal commits
+        commits += 1
+
+    monkeypatch.setattr(JournalPlace, "commit_pause_s", 10.0)
+    driven = await attempts.start(Service(1), concurrency=1, capacity=100)
+    monkeypatch.setattr(driven.operator._rows.journal._journal, "sync", sync)
+    driven.send([f"order {number}" for number in range(25)])
+    assert len(await driven.finish()) == 25
+    # At 1, 11, 21 and 31 s.
+    assert commits == 4
+
+
+async def test_rounds_are_one_at_a_time_and_as_often_as_they_are_asked_for() -> None:
+    begun: list[float] = []
+
+    async def work() -> None:
+        begun.append(loop.time() - start_s)
+        await asyncio.sleep(1)
+
+    loop = asyncio.get_running_loop()
+    rounds = Rounds(work)
+    rounds.pause_s = 10
+    running = asyncio.create_task(rounds.run())
+    await asyncio.sleep(5)
+    start_s = loop.time()
+    assert begun == []
+    rounds.request()
+    rounds.request()
+    await asyncio.sleep(0.5)
+    assert begun == [0]
+    # In the middle of one: the next begins when the pause is over, however often it is
+    # asked for.
+    rounds.request()
+    await asyncio.sleep(8)
+    rounds.request()
+    await asyncio.sleep(1)
+    assert begun == [0]
+    await asyncio.sleep(5.5)
+    assert begun == [0, 10]
+    # An urgent one begins at once, and the one after it does not.
+    rounds.request(is_urgent=True)
+    await asyncio.sleep(2)
+    assert begun == [0, 10, 15]
+    rounds.request()
+    await asyncio.sleep(3)
+    assert begun == [0, 10, 15]
+    rounds.request(is_urgent=True)
+    await asyncio.sleep(100)
+    assert begun == [0, 10, 15, 20]
+    running.cancel()
+    # Without a pause one begins as soon as it is asked for.
+    rounds = Rounds(work)
+    running = asyncio.create_task(rounds.run())
+    del begun[:]
+    start_s = loop.time()
+    for _ in range(3):
+        rounds.request()
+        await asyncio.sleep(0.1)
+    await asyncio.sleep(3)
+    assert begun == [0, 1]
+    running.cancel()
 
 
 async def test_no_more_calls_are_made_than_the_capacity_before_results_are_durable(
@@ -385,7 +549,7 @@ async def test_a_full_disk_fails_the_task_and_loses_nothing(
     attempts: Attempts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = Service()
-    driven = await attempts.start(service)
+    driven = await attempts.start(service, ordered="key", key=len)
     log = driven.operator._rows.journal._journal._log
 
     def full(_: Any) -> int:
@@ -394,13 +558,15 @@ async def test_a_full_disk_fails_the_task_and_loses_nothing(
     driven.send(["a"])
     await asyncio.sleep(2)
     monkeypatch.setattr(log, "append_one", full)
-    driven.send(["b"])
+    # Nor does what is not kept let the next row of its key begin.
+    driven.send(["b", "c"])
     with pytest.raises(JournalError) as caught:
         await asyncio.wait_for(driven.runner, 10)
     assert "journal of operator 'enrich' (uid 'enrich-1')" in str(caught.value)
     assert "No space left" in str(caught.value)
+    assert "a result that was kept" not in str(caught.value)
     held = driven.operator.snapshot().own.elements("held-records")
-    assert [row[0] for row in held] == ["b"]
+    assert [row[0] for row in held] == ["b", "c"]
     assert texts(driven.values) == answers("a")
     await driven.close()
     again = await attempts.start(service)
@@ -442,6 +608,184 @@ async def test_what_a_checkpoint_holds_outlives_pruning(attempts: Attempts) -> N
     assert [counts[name] for name in ("early", "x", "y", "z", "w")] == [1] * 5
 
 
+@pytest.mark.parametrize("found", [True, False])
+async def test_what_no_checkpoint_holds_is_pruned_and_called_again(
+    attempts: Attempts, found: bool
+) -> None:
+    """Its source is behind it: nobody asks for it again, unless a record is repeated."""
+    service = Service(0.1)
+    driven = await attempts.start(service)
+    if found:
+        driven.send(["early"])
+        await asyncio.sleep(1)
+        await driven.close()
+        driven = await attempts.start(service)
+    driven.send(["early"])
+    await asyncio.sleep(1)
+    driven.operator.prepare_snapshot_pre_barrier(1)
+    driven.send(["late"])
+    await asyncio.sleep(1)
+    attempts.journal.prune(1)
+    if found:
+        await driven.close()
+        driven = await attempts.start(service, oldest=1)
+    driven.send(["early", "late"])
+    assert texts(await driven.finish())[-2:] == answers("early", "late")
+    assert service.values == ["early", "late", "early"]
+
+
+@pytest.mark.parametrize("found", [True, False])
+async def test_a_checkpoint_holds_finished_calls_of_all_before_it(
+    attempts: Attempts, found: bool
+) -> None:
+    """Of rows in all orders, also of those that were found finished."""
+    hangs = asyncio.Event()
+
+    class Hanging(Service):
+        async def __call__(self, value: Any) -> Answer:
+            if value == "slow":
+                await hangs.wait()
+            return await super().__call__(value)
+
+    service = Hanging(0.1)
+    driven = await attempts.start(service)
+    if found:
+        driven.send(["x"])
+        await asyncio.sleep(1)
+        await driven.close()
+        driven = await attempts.start(service)
+    driven.send(["slow", "x"])
+    await asyncio.sleep(1)
+    driven.operator.prepare_snapshot_pre_barrier(1)
+    driven.send(["y"])
+    await asyncio.sleep(1)
+    driven.operator.prepare_snapshot_pre_barrier(2)
+    state = driven.operator.snapshot()
+    attempts.journal.prune(2)
+    await driven.close()
+    hangs.set()
+    again = await attempts.start(service, state=state, oldest=2)
+    assert texts(await again.finish()) == answers("slow", "x", "y")
+    counts = Counter(service.values)
+    assert [counts[name] for name in ("x", "y")] == [1, 1]
+
+
+async def test_a_failure_is_no_outcome_any_more_when_failures_end_the_job(
+    attempts: Attempts,
+) -> None:
+    broken = [True]
+    service = Service(fails=lambda _: broken[0])
+    driven = await attempts.start(service, on_error=skip)
+    driven.send(["a"])
+    await asyncio.sleep(2)
+    await driven.close()
+    broken[0] = False
+    again = await attempts.start(service)
+    again.send(["a"])
+    assert texts(await again.finish()) == answers("a")
+    assert service.values == ["a", "a"]
+    assert again.metrics["calls_found"] == 0
+
+
+def full(*_: Any) -> Any:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+async def test_a_journal_that_fails_names_the_operator_and_lets_nothing_leave(
+    attempts: Attempts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full_disk() -> None:
+        full()
+
+    service = Service()
+    driven = await attempts.start(service)
+    journal = driven.operator._rows.journal._journal
+    monkeypatch.setattr(journal._log, "roll", full)
+    driven.send(["a"])
+    await asyncio.sleep(2)
+    with pytest.raises(JournalError, match="operator 'enrich'") as caught:
+        driven.operator.prepare_snapshot_pre_barrier(1)
+    assert isinstance(caught.value.__cause__, OSError)
+    monkeypatch.setattr(journal, "sync", full_disk)
+    driven.send(["b"])
+    with pytest.raises(JournalError, match="operator 'enrich'") as caught:
+        await asyncio.wait_for(driven.runner, 10)
+    assert isinstance(caught.value.__cause__, OSError)
+    assert texts(driven.values) == answers("a")
+
+
+async def test_a_journal_that_cannot_be_opened_names_the_operator(
+    drive: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    journals = Journals(JournalPlace(tmp_path / "file"), 0, [Answer])
+    driven = await drive(
+        Service(), journal=True, id=own_id, context={"journals": journals}
+    )
+    with pytest.raises(JournalError, match="operator 'enrich'") as caught:
+        await asyncio.wait_for(driven.runner, 10)
+    assert isinstance(caught.value.__cause__, OSError)
+    # It is closed all the same, though nothing of it was begun.
+    await driven.close()
+
+
+async def test_a_journal_that_fails_while_the_operator_closes_is_told_of(
+    attempts: Attempts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stubborn(value: str) -> Answer:
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.5)
+        return Answer(value, 1)
+
+    driven = await attempts.start(stubborn)
+    monkeypatch.setattr(driven.operator._rows.journal._journal._log, "append_one", full)
+    driven.send(["a"])
+    await asyncio.sleep(1)
+    await driven.close()
+    driven.context.repeated.flush()
+    ((_, event, more),) = driven.context.log.entries
+    assert event == "journal failed while closing"
+    assert (more["count"], "No space left" in str(more)) == (1, True)
+
+
+async def test_a_closed_operator_has_no_file_open(
+    attempts: Attempts, tmp_path: Path
+) -> None:
+    def opened() -> list[str]:
+        links = []
+        for one in os.listdir("/proc/self/fd"):
+            # That of the listing itself is gone.
+            with contextlib.suppress(FileNotFoundError):
+                links.append(os.readlink(f"/proc/self/fd/{one}"))
+        return [link for link in links if link.startswith(str(tmp_path))]
+
+    driven = await attempts.start(Service())
+    driven.send(["a"])
+    await driven.finish()
+    assert opened()
+    await driven.close()
+    assert opened() == []
+
+
+async def test_a_result_of_a_class_that_is_gone_is_named(attempts: Attempts) -> None:
+    driven = await attempts.start(Service())
+    driven.send(["a"])
+    await driven.finish()
+    await driven.close()
+    again = await attempts.start(Service(), classes=())
+    again.send(["a"])
+    with pytest.raises(JournalError, match="a result that was kept: "):
+        await asyncio.wait_for(again.runner, 10)
+
+
+@pytest.mark.parametrize("payload", [b"", b"abc", b"\x02\0\0\0\xc1\xc1", b"\0\0\0\0"])
+def test_bytes_that_are_no_result_are_refused(payload: bytes) -> None:
+    with pytest.raises(CorruptStreamError):
+        ResultCodec("ask").decode(payload)
+
+
 async def test_a_row_from_the_cache_is_finished_too(attempts: Attempts) -> None:
     service = Service()
     cache = Cache(lambda value: value[0])
@@ -459,13 +803,19 @@ async def test_a_row_from_the_cache_is_finished_too(attempts: Attempts) -> None:
 
 
 async def test_a_result_that_has_no_bytes_is_named(attempts: Attempts) -> None:
-    async def ask(_: str) -> object:
+    asked = []
+
+    async def ask(value: str) -> object:
+        asked.append(value)
         return object()
 
-    driven = await attempts.start(ask)
-    driven.send(["a"])
+    one_key = {"ordered": "key", "key": len}
+    driven = await attempts.start(ask, **one_key)
+    driven.send(["a", "b"])
     with pytest.raises(JournalError) as caught:
         await asyncio.wait_for(driven.runner, 10)
+    # Nor does it let the next row of its key begin.
+    assert asked == ["a"]
     text = str(caught.value)
     assert "operator 'enrich' (uid 'enrich-1'): the result for the id 'a'" in text
 
@@ -481,6 +831,7 @@ async def test_a_record_without_an_id_is_a_record_that_fails(
     assert texts(await driven.finish()) == answers("a")
     (letter,) = driven.output.sides[FAILED]
     assert "None is a NoneType" in letter.value.error
+    assert letter.value.attempts == 1
 
 
 async def test_records_that_no_codec_knows_by_order_have_a_fingerprint(

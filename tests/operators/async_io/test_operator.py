@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from typing import Any
 
 import pytest
 
-from aiomailbox.errors import InvalidArgumentError, UserFunctionError, WrongTypeError
+from aiomailbox.errors import (
+    IllegalStateError,
+    InvalidArgumentError,
+    UserFunctionError,
+    WrongTypeError,
+)
 from aiomailbox.keygroups.assignment import KeyGroupAssigner
 from aiomailbox.operators.async_io.operator import AsyncMapOperator
+from aiomailbox.operators.async_io.segment import RowSegment
+from aiomailbox.operators.async_io.settings import current_call
+from aiomailbox.operators.core.failures import dead_letter, skip
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.policies.batch import Batch
 from aiomailbox.policies.cache import Cache
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.policies.retry import Retry
-from aiomailbox.records.events import StreamRecord, WatermarkStatus
-from aiomailbox.records.run import ListRun
+from aiomailbox.records.events import (
+    MIN_TIMESTAMP,
+    OutputTag,
+    StreamRecord,
+    WatermarkStatus,
+)
+from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun
 from aiomailbox.state.operator_state import OperatorStateSnapshot
+
+FAILED = OutputTag("failed")
 
 
 async def tick() -> None:
@@ -117,6 +133,44 @@ async def test_by_key_a_watermark_waits_for_all_rows_before_it_and_holds_no_row(
     assert driven.shown == ["b1", "b2", "c1", "a1", "wm 30"]
 
 
+async def test_by_key_a_watermark_waits_for_the_last_of_the_rows_between_it_and_another(
+    drive: Any, gates: Any
+) -> None:
+    driven = await drive(gates, ordered="key", key=lambda value: value)
+    driven.send("a")
+    driven.watermark(10)
+    driven.send("bc")
+    driven.watermark(20)
+    driven.send("d")
+    await tick()
+    await gates.finish("b")
+    await gates.finish("a")
+    assert driven.shown == ["b", "a", "wm 10"]
+    await gates.finish("c")
+    assert driven.shown == ["b", "a", "wm 10", "c", "wm 20"]
+
+
+@pytest.mark.parametrize("ordered", [False, "key"])
+async def test_of_watermarks_that_were_passed_on_nothing_is_kept(
+    drive: Any, ordered: Any
+) -> None:
+    """A stream has as many as it has time."""
+
+    def kept() -> int:
+        return sum(isinstance(one, RowSegment) for one in gc.get_objects())
+
+    key = (lambda value: value) if ordered == "key" else None
+    driven = await drive(double, ordered=ordered, key=key)
+    before = kept()
+    for value in range(50):
+        driven.send([value])
+        driven.watermark(value)
+        await asyncio.sleep(0.1)
+    assert driven.shown[-1] == "wm 49"
+    # What a coroutine has called last has not left it.
+    assert kept() <= before + 10
+
+
 @pytest.mark.parametrize("ordered", [True, False])
 async def test_a_watermark_at_an_empty_queue_is_passed_on_at_once(
     drive: Any, gates: Any, ordered: bool
@@ -147,6 +201,12 @@ async def test_timestamps_stay_with_their_records(drive: Any) -> None:
         StreamRecord(4, 20),
         StreamRecord(6, None),
     ]
+    # As runs say it, also that none of them has one.
+    assert [run.timestamps for run in driven.output.runs] == [[10, 20, MIN_TIMESTAMP]]
+    driven = await drive(double)
+    driven.send([1, 2])
+    await driven.finish()
+    assert [run.timestamps for run in driven.output.runs] == [None]
 
 
 async def test_no_more_calls_run_than_the_concurrency_and_no_more_rows_are_held(
@@ -198,6 +258,34 @@ async def test_a_full_operator_takes_rows_in_groups_while_enough_wait_for_a_slot
     assert driven.metrics["buffered"] == 8
 
 
+async def test_a_full_operator_takes_rows_when_half_of_those_beyond_its_calls_are_gone(
+    drive: Any, gates: Any
+) -> None:
+    driven = await drive(gates, concurrency=4, capacity=8)
+    driven.send(range(20))
+    await tick()
+    await gates.finish(0)
+    assert driven.metrics["buffered"] == 7
+    await gates.finish(1)
+    assert driven.metrics["buffered"] == 8
+
+
+async def test_a_full_operator_takes_as_many_rows_at_once_as_its_calls_have(
+    drive: Any, gates: Any
+) -> None:
+    async def call(values: list[int]) -> list[int]:
+        await gates(values[0])
+        return values
+
+    batch = Batch(2, within=100)
+    driven = await drive(call, concurrency=4, capacity=32, batch=batch)
+    driven.send(range(100))
+    await tick()
+    for first, held in ((0, 30), (2, 28), (4, 26), (6, 32)):
+        await gates.finish(first)
+        assert driven.metrics["buffered"] == held
+
+
 @pytest.mark.parametrize("ordered", [True, False])
 async def test_a_slot_without_a_row_gets_one_where_a_single_place_is_free(
     drive: Any, gates: Any, ordered: bool
@@ -223,6 +311,18 @@ async def test_a_watermark_takes_a_place(drive: Any, gates: Any) -> None:
     assert gates.called == ["a", "b"]
 
 
+async def test_by_key_a_watermark_takes_no_place(drive: Any, gates: Any) -> None:
+    bounds = {"concurrency": 2, "capacity": 2}
+    driven = await drive(gates, ordered="key", key=lambda value: value, **bounds)
+    driven.send("ab")
+    await tick()
+    assert driven.operator.process_watermark(1) is None
+    assert driven.metrics["buffered"] == 2
+    await gates.finish("a")
+    await gates.finish("b")
+    assert driven.shown == ["a", "b", "wm 1"]
+
+
 async def test_a_watermark_waits_for_a_place(drive: Any, gates: Any) -> None:
     driven = await drive(gates, concurrency=2, capacity=2)
     driven.send("ab")
@@ -246,17 +346,47 @@ async def test_one_mail_emits_all_results_that_are_there(
     assert [len(run) for run in driven.output.runs] == [100]
 
 
-async def test_while_the_output_has_no_room_results_wait_and_the_input_stops(
+@pytest.mark.parametrize("awaits", [True, False])
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_more_results_than_a_run_may_have_are_several_runs(
+    drive: Any, ordered: bool, awaits: bool
+) -> None:
+    places = 2 * RUN_LENGTH_MAX + 10
+    driven = await drive(double, concurrency=places, capacity=places, ordered=ordered)
+    emit = driven.output.emit_run
+
+    async def emit_later(run: Any) -> None:
+        await asyncio.sleep(0.001)
+        emit(run)
+
+    if awaits:
+        driven.output.emit_run = emit_later
+    driven.send(range(places))
+    await asyncio.sleep(1)
+    runs = driven.output.runs
+    assert [len(run) for run in runs] == [RUN_LENGTH_MAX, RUN_LENGTH_MAX, 10]
+    assert sorted(driven.values) == [2 * value for value in range(places)]
+
+
+async def test_whenever_the_output_has_no_room_results_wait_and_the_input_stops(
     drive: Any,
 ) -> None:
-    driven = await drive(double, concurrency=4, capacity=4)
-    driven.output.availability.reset()
-    driven.send(range(20))
-    await asyncio.sleep(1)
-    assert driven.values == []
-    assert driven.metrics["buffered"] == 4
-    driven.output.availability.set_available()
-    assert await driven.finish() == [2 * value for value in range(20)]
+    async def call(value: int) -> int:
+        await asyncio.sleep(0.01 * (1 + value % 4))
+        return 2 * value
+
+    driven = await drive(call, concurrency=4, capacity=4)
+    for start in (0, 20):
+        driven.output.availability.reset()
+        driven.send(range(start, start + 20))
+        await asyncio.sleep(1)
+        assert len(driven.values) == start
+        # It waits for room once, however many calls end meanwhile.
+        assert len(driven.output.availability._callbacks) == 1
+        assert driven.metrics["buffered"] == 4
+        driven.output.availability.set_available()
+        await asyncio.sleep(1)
+    assert await driven.finish() == [2 * value for value in range(40)]
 
 
 async def test_cancelled_while_the_output_is_full_nothing_hangs_and_no_task_is_left(
@@ -337,6 +467,31 @@ async def test_watermarks_that_are_held_keep_their_places_in_a_new_instance(
         assert sorted(again.values) == [2, 4]
     else:
         assert again.shown == [2, "wm 10", 4, "wm 20"]
+
+
+async def test_a_watermark_waits_in_a_new_instance_only_for_rows_that_went_there(
+    drive: Any, gates: Any
+) -> None:
+    key = {"partition_key": lambda value: value}
+    driven = await drive(gates, **key)
+    driven.send([1])
+    driven.watermark(10)
+    driven.send([2])
+    await tick()
+    state = driven.operator.snapshot()
+    await driven.close()
+    shown = []
+    for index in range(8):
+        place = {"parallelism": 8, "subtask_index": index}
+        driven = await drive(double, state=state, context=place, **key)
+        began = list(driven.shown)
+        await driven.finish()
+        shown.append(driven.shown)
+        # Before the first row there is nothing to wait for.
+        assert began == ([] if 2 in driven.values else ["wm 10"])
+    assert shown.count(["wm 10"]) == 6
+    assert sorted(map(str, shown))[:2] == ["['wm 10', 4]", "['wm 10']"]
+    assert [2, "wm 10"] in shown
 
 
 async def test_more_restored_rows_than_places_do_not_deadlock(drive: Any) -> None:
@@ -563,6 +718,47 @@ async def test_an_asynchronous_context_manager_is_entered_and_left(drive: Any) -
     assert log == ["entered", "left"]
 
 
+async def test_what_a_context_manager_enters_is_called_if_it_can_be(drive: Any) -> None:
+    class Session:
+        def __init__(self, entered: Any) -> None:
+            self.entered = entered
+
+        async def __aenter__(self) -> Any:
+            return self.entered
+
+        async def __aexit__(self, *_: object) -> None:
+            pass
+
+        async def __call__(self, value: int) -> int:
+            return value
+
+    for entered, result in ((double, 2), (None, 1)):
+        driven = await drive(Session(entered))
+        driven.send([1])
+        assert await driven.finish() == [result]
+
+
+async def test_what_could_not_be_opened_is_closed(drive: Any) -> None:
+    class Broken:
+        closed = 0
+
+        async def open(self, context: Any) -> None:
+            raise OSError("no such server")
+
+        async def close(self) -> None:
+            self.closed += 1
+
+        async def __call__(self, value: int) -> int:
+            return value
+
+    function = Broken()
+    driven = await drive(function)
+    with pytest.raises(UserFunctionError, match="no such server"):
+        await driven.runner
+    await driven.close()
+    assert function.closed == 1
+
+
 async def test_a_function_that_returns_an_awaitable_will_do(drive: Any) -> None:
     driven = await drive(lambda value: double(value))
     driven.send([1])
@@ -582,6 +778,39 @@ async def test_batches_are_full_or_as_old_as_allowed(drive: Any) -> None:
     assert [values for _, values in calls] == [[0, 1, 2], [3, 4]]
     assert calls[1][0] - calls[0][0] == pytest.approx(0.5, abs=0.01)
     assert await driven.finish() == [0, 2, 4, 6, 8]
+
+
+async def test_the_age_of_a_batch_is_that_of_its_first_row(drive: Any) -> None:
+    calls = []
+
+    async def call(values: list[str]) -> list[str]:
+        calls.append((asyncio.get_running_loop().time() - start_s, values))
+        return values
+
+    driven = await drive(call, batch=Batch(3, within=1))
+    start_s = asyncio.get_running_loop().time()
+    # Neither that of a later row, nor of one of an earlier batch, full or not.
+    for pause_s, values in ((0.8, "a"), (0.6, "b"), (0.2, "cde"), (0.3, "f"), (9, "")):
+        driven.send(values)
+        await asyncio.sleep(pause_s)
+    assert calls == [
+        (pytest.approx(1.0, abs=0.01), ["a", "b"]),
+        (pytest.approx(1.4, abs=0.01), ["c", "d", "e"]),
+        (pytest.approx(2.6, abs=0.01), ["f"]),
+    ]
+
+
+async def test_no_batch_is_called_after_closing(drive: Any) -> None:
+    async def call(values: list[int]) -> list[int]:
+        return values
+
+    driven = await drive(call, batch=Batch(3, within=1))
+    driven.send([1])
+    await tick()
+    await driven.close()
+    await asyncio.sleep(60)
+    assert driven.metrics["waiting_for_slot"] == 0
+    assert driven.metrics["calls"] == 0
 
 
 async def test_the_end_of_input_does_not_wait_for_a_fuller_batch(drive: Any) -> None:
@@ -621,6 +850,77 @@ async def test_thousands_of_cached_rows_of_one_key_do_not_recurse(drive: Any) ->
     driven.send([1] * 4000)
     assert await driven.finish() == [2] * 4000
     assert driven.metrics["calls"] == 1
+
+
+async def test_by_key_so_many_rows_wait_behind_their_key_and_others_have_their_places(
+    drive: Any, gates: Any
+) -> None:
+    """A row of a key that cannot be read has to have a place, too."""
+
+    def key(value: str) -> str:
+        if value == "bad":
+            raise ValueError(value)
+        return value[0]
+
+    bounds = {"concurrency": 2, "capacity": 2, "key_capacity": 3}
+    driven = await drive(gates, ordered="key", key=key, on_error=skip, **bounds)
+    driven.send(["a1", "a2", "a3", "a4", "a5", "b1", "bad", "c1"])
+    await tick()
+    names = ("buffered", "waiting_for_key")
+    assert [driven.metrics[name] for name in names] == [4, 3]
+    assert gates.called == ["a1"]
+    # The fifth row of the key has a place now, and those behind it.
+    await gates.finish("a1")
+    assert [driven.metrics[name] for name in names] == [5, 3]
+    assert gates.called == ["a1", "a2", "b1"]
+    assert "skipped" not in driven.metrics
+    await gates.finish("b1")
+    assert gates.called == ["a1", "a2", "b1", "c1"]
+    assert driven.metrics["skipped"] == 1
+    for value in ("c1", "a2", "a3", "a4", "a5"):
+        await gates.finish(value)
+    assert await driven.finish() == ["a1", "b1", "c1", "a2", "a3", "a4", "a5"]
+    assert [driven.metrics[name] for name in names] == [0, 0]
+
+
+async def test_order_by_key_cache_batches_and_ids_go_together(drive: Any) -> None:
+    calls: list[list[str]] = []
+    attempts: list[int] = []
+
+    async def call(values: list[str]) -> list[Any]:
+        calls.append(values)
+        attempts.append(current_call().attempt)
+        await asyncio.sleep(1)
+        return [ValueError(one) if one == "c1" else one.upper() for one in values]
+
+    driven = await drive(
+        call,
+        ordered="key",
+        key=lambda value: value[0],
+        cache=Cache(lambda value: value),
+        batch=Batch(2, within=0.1),
+        id=lambda value: value,
+        on_error=dead_letter(FAILED),
+    )
+    driven.send(["a1", "b1", "b1", "a1", "c1", "c2", "a2"])
+    results = await driven.finish()
+    assert sorted(results) == ["A1", "A1", "A2", "B1", "B1", "C2"]
+    assert results.index("A2") > 1
+    assert calls == [["a1", "b1"], ["c1"], ["a2", "c2"]]
+    assert attempts == [1, 1, 1]
+    letters = [record.value for record in driven.output.sides[FAILED]]
+    assert [(one.record, one.attempts) for one in letters] == [("c1", 1)]
+
+
+async def test_a_call_of_a_record_without_an_id_has_no_key(drive: Any) -> None:
+    async def call(value: int) -> Any:
+        with pytest.raises(IllegalStateError, match="has id="):
+            current_call()
+        return value
+
+    driven = await drive(call)
+    driven.send([1])
+    assert await driven.finish() == [1]
 
 
 async def test_one_key_blocked_for_ever_leaves_the_others_their_throughput(
