@@ -171,12 +171,6 @@ def _check(identity: Any) -> None:
 _NAME_CHARS_MAX: Final = 120
 
 
-_NO_KEY: Final = b""
-
-
-_NONE: Final = bytes(8)
-
-
 class LogDirectory(NamedTuple):
     """The log of a subtask in an epoch."""
 
@@ -245,7 +239,7 @@ def encode_mark(needed: int) -> bytes:
         needed: The first segment that a job resumed from that checkpoint may need.
     """
     payload = needed.to_bytes(8, "little")
-    return encode_entry(EntryKind.MARK, _NO_KEY, _NONE, payload)
+    return encode_entry(EntryKind.MARK, b"", NO_FINGERPRINT, payload)
 
 
 def first_needed(segments: list[LogSegment], checkpoint_id: int | None) -> int:

@@ -94,7 +94,6 @@ class MappedFence(Fence):
             FencedError: If so.
             OSError: If the file cannot be read.
         """
-        self.check()
         data = (self._operator / FENCE).read_bytes()
         if data[self._slot] != self._expected:
             raise FencedError(str(self._operator), self._epoch)

@@ -226,8 +226,7 @@ def _put_together(
     if before:
         _write_base(made, before, place.file_mode)
         place.publish(made)
-    old_bases = [one for one in bases if one != made]
-    return [operator / _RELEASED, *old_bases, *(log.path for log in logs)]
+    return [operator / _RELEASED, *bases, *(log.path for log in logs)]
 
 
 def _add(

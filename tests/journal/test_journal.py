@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import subprocess
@@ -14,8 +15,22 @@ from types import SimpleNamespace
 import pytest
 
 from aiomailbox.errors import DamagedFileError, FencedError, WrongTypeError
-from aiomailbox.journal import journals as journals_module
-from aiomailbox.journal.entries import EntryKind, record_key
+from aiomailbox.journal import (
+    fence as fence_module,
+    job as job_module,
+    journals as journals_module,
+)
+from aiomailbox.journal.entries import (
+    EntryKind,
+    LogDirectory,
+    base_directories,
+    decode_entry,
+    encode_entry,
+    log_directories,
+    operator_directory,
+    record_key,
+)
+from aiomailbox.journal.fence import fenced_epochs
 from aiomailbox.journal.job import JobJournal
 from aiomailbox.journal.journals import Journals, SharedJournals, SubtaskJournal
 from aiomailbox.journal.place import JournalPlace, RemotePlace
@@ -79,6 +94,12 @@ def finish(journal: SubtaskJournal, *names: str) -> None:
 async def close(journals: list[SubtaskJournal]) -> None:
     for journal in journals:
         await journal.close()
+
+
+async def close_with(journals: list[SubtaskJournal], *names: str) -> None:
+    """Finish calls in the first journal, and close all."""
+    finish(journals[0], *names)
+    await close(journals)
 
 
 async def known(journal: SubtaskJournal, *names: str) -> list[str]:
@@ -248,6 +269,74 @@ async def test_an_older_attempt_appends_nothing(tmp_path: Path) -> None:
         job(tmp_path).begin(1, {"ask": [0]})
 
 
+@pytest.mark.usefixtures("anywhere")
+async def test_a_task_of_an_older_attempt_that_opens_late_is_refused(
+    tmp_path: Path,
+) -> None:
+    job(tmp_path).begin(0, {"ask": [0]})
+    late = journals_of(tmp_path, 0).journal("ask", 0)
+    new = await opened(tmp_path, 1)
+    with pytest.raises(FencedError):
+        await late.open()
+    await close([late, *new])
+
+
+@pytest.mark.usefixtures("anywhere")
+async def test_what_is_closed_holds_no_file_open(tmp_path: Path) -> None:
+    async def live(epoch: int) -> None:
+        journals = await opened(tmp_path, epoch)
+        finish(journals[0], f"n{epoch}")
+        await close(journals)
+        late = journals_of(tmp_path, epoch).journal("ask", 0)
+        job(tmp_path).begin(epoch + 1, {"ask": [0]})
+        # Its traceback keeps everything that is not closed.
+        with pytest.raises(FencedError) as caught:
+            await late.open()
+        await late.close()
+        assert str(epoch) in str(caught.value)
+        assert set(os.listdir("/proc/self/fd")) <= before
+
+    before = {str(number) for number in range(10_000)}
+    # What is imported, and the threads.
+    await live(0)
+    before = set(os.listdir("/proc/self/fd"))
+    await live(2)
+
+
+async def test_the_fence_is_durable_before_the_logs_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a loss of power lets a writer in whose later entries nobody reads."""
+    steps: list[str] = []
+    fsync, read = os.fsync, log_directories
+
+    def synced(file: int) -> None:
+        steps.append(f"sync {Path(os.readlink(f'/proc/self/fd/{file}')).name}")
+        fsync(file)
+
+    def reading(operator: Path) -> list[LogDirectory]:
+        steps.append("read")
+        return read(operator)
+
+    monkeypatch.setattr(fence_module.os, "fsync", synced)
+    monkeypatch.setattr(job_module, "log_directories", reading)
+    job(tmp_path).begin(0, {"ask": [0]})
+    before = steps[: steps.index("read")]
+    assert before[-2:] == ["sync fence", "sync op-ask"]
+
+
+async def test_a_number_of_the_fence_that_a_crash_cut_off_was_never_there(
+    tmp_path: Path,
+) -> None:
+    await close(await opened(tmp_path, 0))
+    operator = tmp_path / "op-ask"
+    with open(operator / "fence", "ab") as file:
+        file.write(b"\xff\xff\xff")
+    assert fenced_epochs(operator) == [0]
+    job(tmp_path).begin(1, {"ask": [2]}, is_whole=False)
+    assert fenced_epochs(operator) == [0, -1, 1]
+
+
 async def test_an_entry_that_lost_the_race_does_not_count(tmp_path: Path) -> None:
     """It was appended after the new attempt had read, and the writer hears of that."""
     old = await opened(tmp_path, 0)
@@ -315,6 +404,112 @@ async def test_a_crash_while_an_attempt_begins_loses_nothing(tmp_path: Path) -> 
     (operator / "base-000000009.part").mkdir()
     assert await left(tmp_path, 2, "a", "b", oldest=None) == ["a", "b"]
     assert len(list(operator.glob("base-*"))) == 2
+
+
+async def test_the_newest_of_two_bases_counts(tmp_path: Path) -> None:
+    """A crash came between making it and deleting the one before."""
+    for epoch, name in enumerate("abcdefghi"):
+        journals = await opened(tmp_path, epoch)
+        finish(journals[0], name)
+        await close(journals)
+    operator = tmp_path / "op-ask"
+    (base,) = base_directories(operator)
+    kept = {path.name: path.read_bytes() for path in base.iterdir()}
+    job(tmp_path).begin(9, {"ask": [0]})
+    base.mkdir()
+    for name, data in kept.items():
+        (base / name).write_bytes(data)
+    journal = journals_of(tmp_path, 9).journal("ask", 0)
+    await journal.open()
+    assert await known(journal, *"abcdefghi") == list("abcdefghi")
+    await journal.close()
+    assert base_directories(operator) == [base, operator / "base-000000009"]
+
+
+async def test_a_job_that_may_begin_from_its_beginning_finds_all_calls(
+    tmp_path: Path,
+) -> None:
+    (journal,) = await opened(tmp_path, 0)
+    finish(journal, "a")
+    journal.mark(1, held=None)
+    finish(journal, "b")
+    await journal.close()
+    assert await left(tmp_path, 1, "a", "b", oldest=None) == ["a", "b"]
+
+
+async def test_a_base_that_is_damaged_is_not_passed_over(tmp_path: Path) -> None:
+    """Neither by a worker that reads it nor where the next one is made of it."""
+    await close_with(await opened(tmp_path, 0), "a", "b")
+    await close_with(await opened(tmp_path, 1), "c")
+    (path,) = tmp_path.rglob("base-*/*.log")
+    # The last entry: a base is whole before it is one, so no crash tears its end.
+    change(path, 1)
+    journal = journals_of(tmp_path, 1).journal("ask", 0)
+    with pytest.raises(DamagedFileError, match="Delete it to make those calls"):
+        await journal.open()
+    await journal.close()
+    with pytest.raises(DamagedFileError, match="Delete it to make those calls"):
+        job(tmp_path).begin(2, {"ask": [0]})
+
+
+async def test_only_the_last_segment_of_a_log_may_have_a_torn_end(
+    tmp_path: Path,
+) -> None:
+    (journal,) = await opened(tmp_path, 0)
+    finish(journal, "a", "b")
+    journal.mark(1, held=journal.segment)
+    finish(journal, "c")
+    await journal.close()
+    path = min(tmp_path.rglob("log-*/*.log"))
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(DamagedFileError, match="Delete it to make those calls"):
+        job(tmp_path).begin(1, {"ask": [0]}, oldest=1)
+
+
+def find_again(journal: SubtaskJournal, *names: str) -> None:
+    """Let rows come again whose calls an earlier attempt had finished."""
+    for name in names:
+        place = journal.find(name.encode())
+        assert place is not None
+        journal.note_found(name.encode(), place)
+
+
+async def test_a_base_is_deleted_when_the_last_of_its_rows_has_left(
+    tmp_path: Path,
+) -> None:
+    await close_with(await opened(tmp_path, 0), "a", "b", "c")
+    (journal,) = await opened(tmp_path, 1)
+    master = job(tmp_path)
+    for checkpoint, name in enumerate("abc", 1):
+        assert base_directories(tmp_path / "op-ask")
+        find_again(journal, name)
+        journal.mark(checkpoint, held=None)
+        master.prune(checkpoint)
+    assert not base_directories(tmp_path / "op-ask")
+    await journal.close()
+
+
+async def test_a_base_that_was_made_anew_is_kept_for_all_of_its_rows(
+    tmp_path: Path,
+) -> None:
+    """Also by a master that knew what was in the one before."""
+    await close_with(await opened(tmp_path, 0), "a", "b")
+    master = job(tmp_path)
+    master.begin(1, {"ask": [0]})
+    journal = journals_of(tmp_path, 1).journal("ask", 0)
+    await journal.open()
+    find_again(journal, "a")
+    journal.mark(1, held=None)
+    master.prune(1)
+    await close_with([journal], "c")
+    master.begin(2, {"ask": [0]}, oldest=1)
+    journal = journals_of(tmp_path, 2).journal("ask", 0)
+    await journal.open()
+    find_again(journal, "b")
+    journal.mark(2, held=None)
+    master.prune(2)
+    await journal.close()
+    assert await left(tmp_path, 3, "a", "b", "c", oldest=2) == ["c"]
 
 
 async def test_damage_is_not_passed_over(tmp_path: Path) -> None:
@@ -423,7 +618,10 @@ async def test_what_was_released_is_read_whole_or_not_at_all(tmp_path: Path) -> 
 
 async def test_how_far_it_was_pruned_is_a_number(tmp_path: Path) -> None:
     await close(await opened(tmp_path, 0))
+    assert job(tmp_path).pruned_to == 0
     job(tmp_path).prune(7)
+    # A checkpoint that is kept longer brings nothing back.
+    job(tmp_path).prune(3)
     assert job(tmp_path).pruned_to == 7
     (tmp_path / "pruned").write_bytes(b"&")
     with pytest.raises(DamagedFileError, match="not a number"):
@@ -498,10 +696,53 @@ def test_keys_are_short_and_differ() -> None:
         "x" * 101,
         2**70,
         -(2**70),
+        "\ud800",
+        "\udfff",
     ]
     keys = [record_key(each) for each in ids]
     assert len(set(keys)) == len(ids)
     assert max(map(len, keys)) <= 32
+
+
+def test_a_key_is_what_earlier_versions_have_written() -> None:
+    def digest(data: bytes) -> bytes:
+        return b"\xc1" + hashlib.blake2b(data, digest_size=16).digest()
+
+    assert record_key("a") == b"\xa1a"
+    # 32 bytes are kept, and no more.
+    assert record_key(bytes(30)) == b"\xc4\x1e" + bytes(30)
+    assert record_key(bytes(31)) == digest(b"\xc4\x1f" + bytes(31))
+    assert record_key(2**70) == digest(b"1180591620717411303424")
+    assert record_key("\ud800") == digest(b"'\\ud800'")
+
+
+def test_each_operator_has_one_directory_whatever_its_id() -> None:
+    ids = ["ask", "ask/1", "../ask", "ä" * 100, "a" * 120, "a" * 300, "a" * 299 + "b"]
+    found = [operator_directory(Path("journal"), one) for one in ids]
+    assert len({path.name for path in found}) == len(ids)
+    assert {path.parent for path in found} == {Path("journal")}
+    assert max(len(path.name) for path in found) <= 140
+    # Where earlier versions have it.
+    assert found[4].name == "op-" + "a" * 120
+    assert found[5].name == "op-" + "a" * 120 + "~" + "8b397aa4c75429a2"
+
+
+def test_logs_are_found_older_epochs_first_and_nothing_else(tmp_path: Path) -> None:
+    numbers = [(epoch, subtask) for epoch in (10, 2, 300, 7, 1) for subtask in (1, 0)]
+    for epoch, subtask in numbers:
+        (tmp_path / f"log-{epoch:09}-{subtask:06}").mkdir()
+    for name in ("log-1-x", "log-x-1", "log--1", "log-1-", "base-1-2"):
+        (tmp_path / name).mkdir()
+        assert LogDirectory.parse(tmp_path / name) is None
+    found = log_directories(tmp_path)
+    assert [(log.epoch, log.subtask) for log in found] == sorted(numbers)
+
+
+def test_an_entry_without_a_head_is_damaged() -> None:
+    data = encode_entry(EntryKind.RESULT, b"", PRINT, b"")
+    assert decode_entry("log", data) == (EntryKind.RESULT, b"", PRINT, b"")
+    with pytest.raises(DamagedFileError, match="log"):
+        decode_entry("log", data[:-1])
 
 
 WRITER = """
@@ -622,6 +863,62 @@ async def test_what_comes_late_to_an_object_store_does_not_count(
     await close([*old, *new])
     assert await left(tmp_path, 2, "a", "late", oldest=None) == ["a"]
     assert not [name for name in storage.names() if "/log-000000000-" in name]
+
+
+async def test_a_job_goes_on_from_an_object_store_on_another_machine(
+    tmp_path: Path,
+) -> None:
+    storage = remote(tmp_path)
+    old = await opened(tmp_path, 0, subtasks=3)
+    finish(old[2], "a")
+    await old[2].sync()
+    REMOTE[tmp_path] = RemotePlace(storage, "job/journal", tmp_path / "another")
+    new = await opened(tmp_path, 1)
+    assert await known(new[0], "a") == ["a"]
+    # Those of a time with more subtasks are shut out from there, too.
+    finish(old[2], "b")
+    with pytest.raises(FencedError):
+        await old[2].sync()
+    await close([*old, *new])
+    REMOTE[tmp_path] = RemotePlace(storage, "job/journal", tmp_path / "a third one")
+    assert job(tmp_path).next_epoch() == 2
+    assert await left(tmp_path, 2, "a", "b", oldest=None) == ["a"]
+
+
+async def test_what_was_let_go_is_not_found_again_on_another_machine(
+    tmp_path: Path,
+) -> None:
+    storage = remote(tmp_path)
+    await close_with(await opened(tmp_path, 0), "a", "b")
+    (journal,) = await opened(tmp_path, 1)
+    find_again(journal, "a")
+    journal.mark(1, held=None)
+    await close_with([journal], "c")
+    job(tmp_path).prune(1)
+    REMOTE[tmp_path] = RemotePlace(storage, "job/journal", tmp_path / "another")
+    assert job(tmp_path).next_epoch() == 2
+    assert job(tmp_path).pruned_to == 1
+    assert await left(tmp_path, 2, "a", "b", "c", oldest=1) == ["b", "c"]
+
+
+async def test_what_is_uploaded_until_the_fence_is_raised_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote(tmp_path)
+    (journal,) = await opened(tmp_path, 0)
+    place = REMOTE[tmp_path]
+    publish = place.publish
+
+    def publish_late(written: Path) -> None:
+        if written.name == "fence":
+            finish(journal, "a")
+            journal._sync()
+        publish(written)
+
+    monkeypatch.setattr(place, "publish", publish_late)
+    new = await opened(tmp_path, 1)
+    assert await known(new[0], "a") == ["a"]
+    await close([journal, *new])
 
 
 async def test_an_object_that_is_missing_is_not_passed_over(tmp_path: Path) -> None:
