@@ -72,6 +72,8 @@ class RedisSink(ImmediateSink):
     """
 
     guarantee = Guarantee.IDEMPOTENT
+    # A round trip.
+    has_fixed_cost = True
 
     def __init__(
         self,

@@ -59,9 +59,9 @@ from aiomailbox.task.environment import (
 )
 from aiomailbox.task.outputs import (
     COLUMN_SLICES,
+    COSTLY_ROW_SLICES,
     MIXED_SLICES,
     ROW_SLICES,
-    ROW_SLICES_OF_KERNELS,
     BroadcastingOutput,
     ChainingOutput,
     OperatorOutput,
@@ -389,10 +389,11 @@ class OperatorChain:
             # It has no kernels, and the operators after it get its runs as they are.
             forms = forms[1:]
         if not any(forms):
-            return ROW_SLICES
+            has_cost = any(operator.has_fixed_cost for operator in self.operators)
+            return COSTLY_ROW_SLICES if has_cost else ROW_SLICES
         if self.head.takes_columns and forms[0]:
             return MIXED_SLICES
-        return ROW_SLICES_OF_KERNELS
+        return COSTLY_ROW_SLICES
 
     @property
     def _has_source(self) -> bool:

@@ -58,8 +58,9 @@ class SliceForm(NamedTuple):
 
 
 ROW_SLICES: Final = SliceForm()
-# Kernels run for rows, too: columns are made of them.
-ROW_SLICES_OF_KERNELS: Final = SliceForm(has_fixed_cost=True)
+# Kernels run for rows, too: columns are made of them. And there are sinks that send each
+# run to a server, and wait for its answer.
+COSTLY_ROW_SLICES: Final = SliceForm(has_fixed_cost=True)
 # Rows are made of what comes out of kernels; what makes them yields to the loop itself.
 MIXED_SLICES: Final = SliceForm(
     COLUMN_RUN_LENGTH_MAX,
@@ -86,7 +87,8 @@ class SliceSize:
 
     What a slice costs however short it is cannot be saved by shorter ones. Where there
     is such a cost, it is taken to be that of the shortest slice, or of the quickest since,
-    and only what comes on top is to fit into the millisecond.
+    and only what comes on top is to fit into the millisecond. Where it was awaited, the
+    loop was free: there what comes on top may last as long as the cost itself.
 
     Args:
         clock: Tells how long a slice took.
@@ -161,10 +163,13 @@ class SliceSize:
             if count <= self._records_min or elapsed < self._fixed_s:
                 self._fixed_s = elapsed
             elapsed -= self._fixed_s
-        if elapsed * longest <= self._target_s * count:
+        target_s = self._target_s
+        if awaited:
+            target_s = max(target_s, self._fixed_s)
+        if elapsed * longest <= target_s * count:
             self.records = longest
         else:
-            fitting = int(self._target_s * count / elapsed)
+            fitting = int(target_s * count / elapsed)
             self.records = max(self._records_min, fitting)
 
 

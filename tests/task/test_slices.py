@@ -7,9 +7,9 @@ from hypothesis import given, strategies as st
 
 from aiomailbox.records.run import RUN_LENGTH_MAX
 from aiomailbox.task.outputs import (
+    COSTLY_ROW_SLICES,
     MIXED_SLICES,
     ROW_SLICES,
-    ROW_SLICES_OF_KERNELS,
     SliceForm,
     SliceSize,
 )
@@ -95,13 +95,13 @@ def after(costs: int, fixed_s: float, record_s: float, form: SliceForm) -> list[
 
 
 def test_what_a_slice_costs_however_short_it_is_does_not_make_it_shorter() -> None:
-    lengths = after(15, 0.003, 0.000_000_01, ROW_SLICES_OF_KERNELS)
+    lengths = after(15, 0.003, 0.000_000_01, COSTLY_ROW_SLICES)
     assert lengths[:11] == [2**power for power in range(11)]
     lengths = after(9, 0.003, 0.000_000_01, MIXED_SLICES)
     assert lengths == [2**power for power in range(6, 15)]
 
 
-@pytest.mark.parametrize("form", [ROW_SLICES_OF_KERNELS, MIXED_SLICES])
+@pytest.mark.parametrize("form", [COSTLY_ROW_SLICES, MIXED_SLICES])
 def test_what_comes_on_top_of_fixed_costs_fits_into_a_slice(form: SliceForm) -> None:
     *_, last = after(30, 0.003, 0.000_01, form)
     assert 100 * form.stretch <= last <= 100 * form.stretch + form.records_min
@@ -109,7 +109,7 @@ def test_what_comes_on_top_of_fixed_costs_fits_into_a_slice(form: SliceForm) -> 
 
 def test_fixed_costs_that_grow_do_not_keep_slices_short() -> None:
     clock = ManualClock()
-    size = SliceSize(clock, form=ROW_SLICES_OF_KERNELS)
+    size = SliceSize(clock, form=COSTLY_ROW_SLICES)
     for _ in range(20):
         measured(size, clock, 0.0003, size.records)
     lengths = []
@@ -120,8 +120,19 @@ def test_fixed_costs_that_grow_do_not_keep_slices_short() -> None:
     assert lengths[-1] == RUN_LENGTH_MAX
 
 
+def test_a_server_that_answers_now_soon_now_late_does_not_keep_slices_short() -> None:
+    """Nobody waits for the loop meanwhile, and a shorter slice would wait as long."""
+    clock = ManualClock()
+    size = SliceSize(clock, form=COSTLY_ROW_SLICES)
+    for number in range(40):
+        started = size.start()
+        clock.advance(0.005 * (1 + number % 2))
+        size.stop(started, size.records, awaited=True)
+    assert size.records >= RUN_LENGTH_MAX // 2
+
+
 def test_slow_records_of_columns_are_few_in_a_slice() -> None:
-    assert set(after(30, 0.0, 0.02, ROW_SLICES_OF_KERNELS)) == {1, 2}
+    assert set(after(30, 0.0, 0.02, COSTLY_ROW_SLICES)) == {1, 2}
     assert set(after(30, 0.0, 0.2, MIXED_SLICES)) == {64, 128}
 
 

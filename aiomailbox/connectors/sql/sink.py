@@ -364,6 +364,8 @@ class SqlSink:
     """
 
     guarantee = Guarantee.EXACTLY_ONCE
+    # A transaction.
+    has_fixed_cost = True
 
     def __init__(
         self,

@@ -335,6 +335,8 @@ class Operator:
     fills_up = False
     # Whether it works on columns where it gets any, and never asks for their rows.
     takes_columns: bool = False
+    # Whether each run costs it a round trip, say, however few records the run has.
+    has_fixed_cost: bool = False
     # Lets the rest of a run wait; made by `setup`.
     interruption: RunInterruption
     # The user's function object that is notified of checkpoints; None for none.

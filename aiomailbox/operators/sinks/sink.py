@@ -154,7 +154,9 @@ class Sink(Protocol):
     A sink that gives results to objects of the process that starts the job says so with
     an attribute ``stays_in_parent`` that is True: its writers then run in that process.
     Its attribute ``guarantee`` declares how often rows appear after failures; without,
-    that is `Guarantee.AT_LEAST_ONCE`. One that makes columns of records may have a
+    that is `Guarantee.AT_LEAST_ONCE`. If its writers make one call for a whole run, such as
+    a transaction, its attribute ``has_fixed_cost`` is True: slow calls then do not make
+    runs shorter. One that makes columns of records may have a
     method ``for_fields(fields)``, which returns the sink for these `RecordFields`.
     """
 
@@ -202,6 +204,7 @@ class SinkOperator(Operator):
     def __init__(self, sink: Sink, *, on_error: OnError = fail) -> None:
         self.sink = sink
         self.takes_columns = getattr(sink, "takes_columns", False)
+        self.has_fixed_cost = getattr(sink, "has_fixed_cost", False)
         self.on_error: OnError = check_on_error(on_error)
         self.listener = checkpoint_listener(getattr(sink, "function", None))
         self._writer: SinkWriter | None = None

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+import aiomailbox as am
 from aiomailbox.errors import (
     InvalidArgumentError,
     RecordsRefusedError,
@@ -315,3 +316,39 @@ def test_a_refusal_names_records_that_were_seen(errors, seen):
 def test_an_on_error_that_is_none_is_refused():
     with pytest.raises(WrongTypeError, match="on_error"):
         SinkOperator(ListSink(), on_error="skip")
+
+
+class Server(ListSink):
+    """Its writer makes a call for each run, which takes five milliseconds."""
+
+    has_fixed_cost = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lengths: list[int] = []
+
+    def create_writer(self, context):
+        return Caller(self)
+
+
+class Caller(ListWriter):
+    async def write_run(self, run):
+        await asyncio.sleep(0.005)
+        self.sink.lengths.append(len(run))
+
+
+async def test_a_sink_whose_runs_have_a_fixed_cost_gets_longer_ones():
+    """Shorter ones would save nothing: with one record each it is a call per record."""
+    server = Server()
+    env = am.StreamExecutionEnvironment()
+    env.from_collection(range(10_000)).rebalance().sink_to(server)
+    await env.execute()
+    assert sum(server.lengths) == 10_000
+    assert max(server.lengths) >= 512
+
+
+@pytest.mark.parametrize(
+    "sink", [am.SqlSink("shop.db", "t"), am.RedisSink("redis://host", key=str)]
+)
+def test_the_sinks_of_servers_say_that_a_run_has_a_fixed_cost(sink):
+    assert SinkOperator(sink).has_fixed_cost
