@@ -885,6 +885,21 @@ async def test_a_job_goes_on_from_an_object_store_on_another_machine(
     assert await left(tmp_path, 2, "a", "b", oldest=None) == ["a"]
 
 
+async def test_attempts_are_told_apart_whichever_machine_began_them(
+    tmp_path: Path,
+) -> None:
+    storage = remote(tmp_path)
+    first = REMOTE[tmp_path]
+    await close(await opened(tmp_path, 0))
+    REMOTE[tmp_path] = RemotePlace(storage, "job/journal", tmp_path / "another")
+    await close_with(await opened(tmp_path, 1), "a")
+    REMOTE[tmp_path] = first
+    with pytest.raises(FencedError):
+        job(tmp_path).begin(1, {"ask": [0]})
+    assert job(tmp_path).next_epoch() == 2
+    assert await left(tmp_path, 2, "a", oldest=None) == ["a"]
+
+
 async def test_what_was_let_go_is_not_found_again_on_another_machine(
     tmp_path: Path,
 ) -> None:

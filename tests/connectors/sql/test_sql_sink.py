@@ -733,6 +733,60 @@ async def test_values_arrive_in_postgres_as_they_are(postgres: Any) -> None:
     assert data == '{"a": [1, null]}'
 
 
+async def test_text_for_json_is_json_already_and_none_is_null(postgres: Any) -> None:
+    await create(postgres, "n bigint, data jsonb, plain json")
+    job = program(postgres)
+    await job.start()
+    await job.write(
+        {"n": 1, "data": None, "plain": None},
+        {"n": 2, "data": '{"a": 1}', "plain": '"b"'},
+        {"n": 3, "data": [1], "plain": {"c": None}},
+    )
+    await job.checkpoint(end=True)
+    await job.end(succeeded=True)
+    assert await rows(postgres) == [
+        (1, None, None),
+        (2, '{"a": 1}', '"b"'),
+        (3, "[1]", '{"c":null}'),
+    ]
+
+
+async def test_a_trigger_may_give_what_is_not_written(postgres: Any) -> None:
+    await create(postgres, "n bigint NOT NULL, word text NOT NULL")
+    await postgres.execute(
+        "CREATE FUNCTION give() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN NEW.word = 'given'; RETURN NEW; END $$"
+    )
+    await postgres.execute(
+        "CREATE TRIGGER give BEFORE INSERT ON numbers "
+        "FOR EACH ROW EXECUTE FUNCTION give()"
+    )
+    job = program(postgres, columns=["n"])
+    await job.start()
+    await job.write(*numbers(1, 2))
+    await job.checkpoint(end=True)
+    await job.end(succeeded=True)
+    assert await rows(postgres) == [(1, "given"), (2, "given")]
+
+
+async def test_who_goes_on_does_not_wait_forever_for_a_commit_that_hangs(
+    postgres: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create(postgres)
+    job = program(postgres)
+    await job.start()
+    await job.checkpoint()
+    await job.crash()
+    monkeypatch.setattr(postgres_module, "_LEASE_WAIT", "20ms")
+    async with postgres.connection.transaction():
+        await postgres.execute("SELECT 1 FROM aiomailbox_leases FOR KEY SHARE")
+        with pytest.raises(ConnectionError, match="lock timeout"):
+            await job.start()
+    await finish(job.committer.end(succeeded=False))
+    await job.start()
+    await job.end(succeeded=True)
+
+
 async def test_values_arrive_in_sqlite_as_text_where_it_has_no_type(
     sqlite: Any,
 ) -> None:
