@@ -577,20 +577,46 @@ async def test_an_object_has_no_torn_end(tmp_path: Path) -> None:
         job(tmp_path).begin(1, {"ask": [0]})
 
 
+@pytest.mark.parametrize("torn", [False, True])
 async def test_a_damaged_copy_of_a_log_is_not_uploaded_up_to_the_damage(
-    tmp_path: Path,
+    tmp_path: Path, torn: bool
 ) -> None:
     storage = remote(tmp_path)
     (journal,) = await opened(tmp_path, 0)
     finish(journal, "a", "b", "c")
     path = journal._path / "000000000000.log"
-    change(path, 1)
+    if not torn:
+        change(path, 1)
     journal.mark(1, held=0)
-    with pytest.raises(DamagedFileError, match="no entry begins at byte"):
+    if torn:
+        # No crash does that to a segment that is complete.
+        os.truncate(path, path.stat().st_size - 5)
+    with pytest.raises(DamagedFileError, match="entry"):
         await journal.sync()
     assert not [name for name in storage.names() if "/log-" in name]
     journal._commit = lambda: None
     await journal.close()
+
+
+async def test_an_entry_that_is_just_being_appended_comes_with_the_next_upload(
+    tmp_path: Path,
+) -> None:
+    storage = remote(tmp_path)
+    (journal,) = await opened(tmp_path, 0)
+    finish(journal, "a")
+    path = journal._path / "000000000000.log"
+    (entry,) = LogSegment(path.parent, 0).entries()
+    end = entry[0] + 8 + len(entry[1])
+    with open(path, "r+b") as file:
+        # Its length is there, and its content is not.
+        file.seek(end)
+        file.write((20).to_bytes(4, "little"))
+    await journal.sync()
+    (part,) = [name for name in storage.names() if "/log-" in name]
+    assert len(storage.view(part)) == end
+    finish(journal, "b")
+    await journal.close()
+    assert await left(tmp_path, 1, "a", "b", oldest=None) == ["a", "b"]
 
 
 async def test_what_was_released_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
