@@ -22,10 +22,13 @@ from aiomailbox.journal import (
 )
 from aiomailbox.journal.entries import (
     EntryKind,
+    FinishedBefore,
     LogDirectory,
     base_directories,
     decode_entry,
     encode_entry,
+    encode_mark,
+    first_needed,
     log_directories,
     operator_directory,
     record_key,
@@ -34,7 +37,7 @@ from aiomailbox.journal.fence import fenced_epochs
 from aiomailbox.journal.job import JobJournal
 from aiomailbox.journal.journals import Journals, SharedJournals, SubtaskJournal
 from aiomailbox.journal.place import JournalPlace, RemotePlace
-from aiomailbox.storage.append_log import LogSegment
+from aiomailbox.storage.append_log import AppendLog, LogSegment
 from aiomailbox.storage.remote import RemoteStorage
 
 PRINT = b"01234567"
@@ -742,6 +745,12 @@ def test_a_key_is_what_earlier_versions_have_written() -> None:
     assert record_key("\ud800") == digest(b"'\\ud800'")
 
 
+def test_an_entry_is_what_earlier_versions_have_written() -> None:
+    data = [encode_entry(kind, b"k", PRINT, b"p") for kind in EntryKind]
+    assert data == [bytes([number, 1]) + PRINT + b"kp" for number in (1, 2, 3, 4)]
+    assert encode_mark(258) == b"\x04\x00" + bytes(8) + b"\x02\x01" + bytes(6)
+
+
 def test_each_operator_has_one_directory_whatever_its_id() -> None:
     ids = ["ask", "ask/1", "../ask", "ä" * 100, "a" * 120, "a" * 300, "a" * 299 + "b"]
     found = [operator_directory(Path("journal"), one) for one in ids]
@@ -762,6 +771,40 @@ def test_logs_are_found_older_epochs_first_and_nothing_else(tmp_path: Path) -> N
         assert LogDirectory.parse(tmp_path / name) is None
     found = log_directories(tmp_path)
     assert [(log.epoch, log.subtask) for log in found] == sorted(numbers)
+
+
+def test_what_the_base_before_has_and_the_newest_lacks_was_let_go(
+    tmp_path: Path,
+) -> None:
+    for epoch, key in ((10, b"b"), (2, b"a"), (300, b"d"), (11, b"c")):
+        log = AppendLog(tmp_path / f"base-{epoch:09}")
+        log.append([encode_entry(EntryKind.RESULT, key, PRINT, b"")])
+        log.close()
+    # One that was not finished.
+    (tmp_path / "base-000000301.part").mkdir()
+    names = [base.name for base in base_directories(tmp_path)]
+    assert names == [f"base-{epoch:09}" for epoch in (2, 10, 11, 300)]
+    before = FinishedBefore(tmp_path)
+    assert list(before.places) == [b"d"]
+    before.close()
+    before.close()
+
+
+def test_a_segment_whose_mark_was_not_written_needs_what_the_one_before_does(
+    tmp_path: Path,
+) -> None:
+    result = encode_entry(EntryKind.RESULT, b"a", PRINT, b"result")
+    log = AppendLog(tmp_path)
+    log.append([result])
+    log.roll(2)
+    log.append([encode_mark(1), result])
+    # The disk was full.
+    log.roll(3)
+    log.append([result])
+    log.close()
+    segments = LogSegment.all_in(tmp_path)
+    needed = [first_needed(segments, checkpoint) for checkpoint in (None, 1, 2, 3, 9)]
+    assert needed == [0, 0, 1, 1, 1]
 
 
 def test_an_entry_without_a_head_is_damaged() -> None:
