@@ -204,25 +204,26 @@ class MemoryWatch:
         self._traces = traces
         self._tally = tally
         self._every_s = every_s
-        self.samples: dict[int, list[tuple[float, int]]] = {}
+        self.samples: dict[int, list[int]] = {}
 
     async def run(self) -> None:
         began = told = time.monotonic()
         while True:
             await asyncio.sleep(0.5)
             now = time.monotonic()
-            if not self.samples:
+            if not self._tally.seen:
                 # Interpreters take their time to start; the sources begin after that.
                 began = now
+                continue
             for worker in self._traces.workers():
                 try:
                     held = worker.memory_info().rss
                 except psutil.Error:
                     continue
-                self.samples.setdefault(worker.pid, []).append((now - began, held))
+                self.samples.setdefault(worker.pid, []).append(held)
             if now - told >= self._every_s:
                 told = now
-                held_mib = [last[-1][1] // MIB for last in self.samples.values()]
+                held_mib = [held[-1] // MIB for held in self.samples.values()]
                 print(
                     f"soak: {now - began:5.0f} s, {self._tally.count:,} records, "
                     f"{sum(self._tally.bytes.values()) / MIB:,.0f} MiB, workers hold "
@@ -230,13 +231,12 @@ class MemoryWatch:
                     flush=True,
                 )
 
-    def check(self, seconds: float) -> dict[int, tuple[int, int]]:
+    def check(self) -> dict[int, tuple[int, int]]:
         """Return MiB at most in the first and the last third after the warm-up."""
         found = {}
-        warm = WARM_UP_SHARE * seconds
         for pid, samples in self.samples.items():
-            # Thirds of what was seen: who looks may have had no turn for some seconds.
-            held = [held for at, held in samples if at >= warm]
+            # Shares of what was seen: who looks may have had no turn for some seconds.
+            held = samples[int(WARM_UP_SHARE * len(samples)) :]
             third = -(-len(held) // 3)
             first, last = max(held[:third]), max(held[-third:])
             found[pid] = first // MIB, last // MIB
@@ -280,7 +280,7 @@ async def soak(env: Any, traces: Any, notes: Path, minutes: float) -> None:
     finally:
         sampling.cancel()
     tally.check()
-    held = watch.check(seconds)
+    held = watch.check()
     assert len(held) == 2
     assert tally.spilled
     traces.check_none()
