@@ -23,22 +23,24 @@ async def looked_at(
 async def test_it_names_its_calls_and_then_its_limit(
     load_example: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    waits = "operator 'enrich': 4 calls are open, 12 wait until fewer are"
-    before, after = await looked_at(load_example, capsys)
     # All four take 50 ms: just then they may have ended together. And a machine that is
-    # busy elsewhere may make more calls at once no faster.
-    for _ in range(20):
-        if waits in before and rate(after) > 1.5 * rate(before.split(": ")[1]):
-            break
-        before, after = await looked_at(load_example, capsys)
-    assert "enrich waits for its calls (4 at once), " in before
-    assert waits in before
-    assert "enrich waits for limiter geocoder, " in after
-    # Some are called just then.
+    # busy elsewhere may make more calls at once no faster, and have other bottlenecks.
+    while not are_as_told(*await looked_at(load_example, capsys)):
+        """Look again; the time limit is that of the test."""
+
+
+def are_as_told(before: str, after: str) -> bool:
     waiting = r"limit 'geocoder': \d+ of 200 units free in 1 s, (\d+) calls wait for it"
-    [calls] = re.findall(waiting, after)
-    assert 4 < int(calls) <= 32
-    assert rate(after) > 1.5 * rate(before.split(": ")[1])
+    # Some are called just then.
+    calls = [int(each) for each in re.findall(waiting, after)]
+    return (
+        "enrich waits for its calls (4 at once), " in before
+        and "operator 'enrich': 4 calls are open, 12 wait until fewer are" in before
+        and "enrich waits for limiter geocoder, " in after
+        and len(calls) == 1
+        and 4 < calls[0] <= 32
+        and rate(after) > 1.5 * rate(before.split(": ")[1])
+    )
 
 
 def rate(said: str) -> float:
