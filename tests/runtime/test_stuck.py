@@ -57,15 +57,22 @@ async def warned(caplog: pytest.LogCaptureFixture, event: str) -> Any:
 async def test_two_hung_calls_are_told_once_with_record_attempt_age_and_line(
     workers: int, caplog: pytest.LogCaptureFixture
 ) -> None:
+    def of_enrich() -> list[Any]:
+        # On a busy machine another task may stand still for a moment.
+        lines = told(caplog, "tasks make no progress")
+        return [one for one in lines if any("enrich" in task for task in one.tasks)]
+
     env = am.StreamExecutionEnvironment(config=CONFIG)
     stream = env.from_collection(["oslo", "rome", "bern"], name="cities").rebalance()
     stream.map_async(hang, concurrency=2).name("enrich").sink_to(drop)
     deployment = am.Processes(workers) if workers else None
     async with env.start("hung", deployment=deployment) as job:
-        line = await warned(caplog, "tasks make no progress")
+        async with asyncio.timeout(120):
+            while not of_enrich():
+                await asyncio.sleep(0.02)
         await asyncio.sleep(4 * AFTER_S)
         await job.cancel()
-    assert len(told(caplog, "tasks make no progress")) == 1
+    [line] = of_enrich()
     assert line.job == "hung"
     assert any("enrich" in task for task in line.tasks)
     assert (line.count, line.times) == (1, 1)
@@ -152,7 +159,9 @@ async def test_a_job_that_has_nothing_to_do_or_goes_on_is_not_told(
 
 @pytest.mark.real_time
 async def test_off_nobody_looks(caplog: pytest.LogCaptureFixture) -> None:
-    env = am.StreamExecutionEnvironment(config=am.JobConfig(stuck_after=None))
+    # Nor at what holds the loop, which on a busy machine is anything.
+    config = am.JobConfig(stuck_after=None, stall_threshold=None)
+    env = am.StreamExecutionEnvironment(config=config)
     env.from_collection(["oslo"]).map_async(hang).sink_to(drop)
     async with env.start() as job:
         assert job._job._watch is None
@@ -321,11 +330,15 @@ async def test_who_holds_the_loop_for_ever_is_named_before_it_ends(
     await asyncio.sleep(0.05)
     until = time.monotonic() + 30
     # The loop is held until the thread of the watch has said so.
-    while time.monotonic() < until and not told(caplog, "the event loop is still held"):
+    while time.monotonic() < until and not any(
+        "test_who_holds_the_loop_for_ever" in one.stack
+        for one in told(caplog, "the event loop is still held")
+    ):
         threading.Event().wait(0.02)
     await asyncio.sleep(0.1)
     watch.stop()
-    (line,) = told(caplog, "the event loop is still held")
+    # On a busy machine anything may hold it for a while.
+    lines = told(caplog, "the event loop is still held")
+    (line,) = [one for one in lines if "test_who_holds_the_loop_for_ever" in one.stack]
     assert line.duration_ms >= 300
-    assert "test_who_holds_the_loop_for_ever" in line.stack
     assert told(caplog, "the event loop was held")

@@ -138,7 +138,7 @@ def start(
     )
 
 
-def wait_until(what: Callable[[], Any], seconds: float = 20.0) -> None:
+def wait_until(what: Callable[[], Any], seconds: float = 60.0) -> None:
     """Wait until something is so."""
     deadline = time.monotonic() + seconds
     while not what():
