@@ -240,13 +240,8 @@ class CheckpointBarrierHandler(_BarrierHandler):
         # A cancel may be newer than what is pending: that one goes with it, in silence.
         self.latest_checkpoint_id = max(self.latest_checkpoint_id, checkpoint_id)
         self._last_done_id = max(self._last_done_id, checkpoint_id)
-        self._pending = None
-        self._arrived.clear()
         self._target = 0
-        actions: list[Action] = [
-            CancelAlignmentTimer(),
-            *self._machine.abort(checkpoint_id),
-        ]
+        actions = [*self._end_alignment(), *self._machine.abort(checkpoint_id)]
         if checkpoint_id == self.latest_checkpoint_id:
             self._meter.reset()
         return [*actions, Abort(checkpoint_id, reason)]
@@ -292,11 +287,14 @@ class CheckpointBarrierHandler(_BarrierHandler):
     def _settle(self, *, is_last: bool) -> list[Action]:
         if not is_last:
             return []
-        assert self._pending is not None
-        has_timer = self._pending.is_timeoutable
-        self._arrived.clear()
         self._last_done_id = self.latest_checkpoint_id
-        self._pending = None
+        return self._end_alignment()
+
+    def _end_alignment(self) -> list[Action]:
+        """Let nothing be pending, and end its timer if it has one."""
+        barrier, self._pending = self._pending, None
+        self._arrived.clear()
+        has_timer = barrier is not None and barrier.is_timeoutable
         return [CancelAlignmentTimer()] if has_timer else []
 
     def _is_late(self, barrier: CheckpointBarrier) -> bool:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from aiomailbox.barriers.machine import ResumeChannel, TakeSnapshot
+from aiomailbox.barriers.machine import (
+    CancelAlignmentTimer,
+    ResumeChannel,
+    SetAlignmentTimer,
+    TakeSnapshot,
+)
 from tests.barriers.inputs import aligned
 
 
@@ -48,6 +53,18 @@ def test_the_snapshot_is_triggered_before_any_channel_is_read_on() -> None:
     inputs.b(1, 1)
     kinds = [type(action) for action in inputs.actions]
     assert kinds.index(TakeSnapshot) < kinds.index(ResumeChannel)
+
+
+def test_an_alignment_without_a_timeout_has_nothing_to_do_with_timers() -> None:
+    inputs = aligned(2)
+    inputs.b(1, 0)
+    inputs.b(1, 1)
+    inputs.b(2, 0)
+    inputs.x(2, 0)
+    assert (inputs.triggered, inputs.aborted) == ([1], [2])
+    assert {type(action) for action in inputs.actions}.isdisjoint(
+        (SetAlignmentTimer, CancelAlignmentTimer)
+    )
 
 
 def test_a_newer_checkpoint_subsumes_the_one_that_is_pending() -> None:
