@@ -312,6 +312,33 @@ async def test_dead_letters_have_the_whole_record() -> None:
         assert letters[0].timestamp == 70
 
 
+@pytest.mark.parametrize("ordered", [True, "key"])
+async def test_a_record_without_the_fields_of_a_call_fails_alone_in_its_place(
+    ordered: Any,
+) -> None:
+    async def answer(record: Any) -> int:
+        return int(record["n"])
+
+    failed = am.OutputTag("failed")
+    records = [{"k": 1, "n": 1}, {"k": 1}, {"k": 1, "n": 3}]
+    env = am.StreamExecutionEnvironment()
+    called = env.from_collection(records).map_async(
+        answer,
+        into="x",
+        columns=["n"],
+        ordered=ordered,
+        key=(lambda record: record["n"] % 1) if ordered == "key" else None,
+        on_error=am.dead_letter(failed),
+    )
+    found: list[Any] = []
+    letters: list[Any] = []
+    called.sink_to(found.append)
+    called.get_side_output(failed).sink_to(letters.append)
+    await env.execute()
+    assert [record["x"] for record in found] == [1, 3]
+    assert [(one.record, one.attempts) for one in letters] == [({"k": 1}, 1)]
+
+
 async def test_calls_are_retried_in_batches_and_cached_as_for_rows() -> None:
     tried: Counter[str] = Counter()
 

@@ -272,14 +272,71 @@ async def test_each_call_is_a_span_with_its_retries_as_events(
     event = next(event for event in retried[0].events if event.name == "retry")
     assert "ConnectionError: gone" in str((event.attributes or {})["reason"])
     assert (retried[0].attributes or {})["aiomailbox.attempts"] == 2
-    wrong = [span for span in calls if not span.status.is_ok]
-    errors = [span for span in wrong if span.status.description == "ValueError"]
-    assert len(errors) == 1
+    assert [one.name for one in retried[0].events] == ["retry"]
+    # An attempt that is made again has not failed, and a failure is told once.
+    (wrong,) = (span for span in calls if not span.status.is_ok)
+    assert wrong.status.description == "ValueError"
+    assert [one.name for one in wrong.events] == ["exception"]
+    (right,) = (span for span in calls if span not in {wrong, retried[0]})
+    assert right.events == ()
     requests = [span for span in found if span.name == "request"]
     ids = {span.context.span_id for span in calls}
     assert len(requests) == 4
     assert all(span.parent and span.parent.span_id in ids for span in requests)
     assert trace_context.get_current() == {}
+
+
+async def test_a_result_that_is_asked_for_again_is_shortened_in_its_span(
+    spans: InMemorySpanExporter,
+) -> None:
+    answers = ["x" * 1000, "good"]
+
+    async def call(number: int) -> str:
+        return answers.pop(0)
+
+    env = am.StreamExecutionEnvironment(config=am.JobConfig(trace_calls=True))
+    retry = am.Retry(attempts=2, initial=0.001, retry_if=lambda text: text != "good")
+    assert await env.from_collection([1]).map_async(call, retry=retry).collect() == [
+        "good"
+    ]
+    (span,) = spans.get_finished_spans()
+    (event,) = span.events
+    reason = str((event.attributes or {})["reason"])
+    assert reason.startswith("result: xxx")
+    assert len(reason) == 500
+    assert "aiomailbox.uid" not in (span.attributes or {})
+
+
+async def test_a_call_that_never_began_has_no_span(spans: InMemorySpanExporter) -> None:
+    async def call(number: int) -> int:
+        return number
+
+    env = am.StreamExecutionEnvironment(config=am.JobConfig(trace_calls=True))
+    called = env.from_collection([-1, 1]).map_async(
+        call,
+        limit=am.RateLimit(10),
+        weight=lambda number: number,
+        on_error=am.skip,
+    )
+    assert await called.collect() == [1]
+    assert len(spans.get_finished_spans()) == 1
+
+
+async def test_a_call_that_is_cancelled_with_its_job_ends_its_span(
+    spans: InMemorySpanExporter,
+) -> None:
+    called = asyncio.Event()
+
+    async def call(number: int) -> int:
+        called.set()
+        return await asyncio.get_running_loop().create_future()
+
+    env = am.StreamExecutionEnvironment(config=am.JobConfig(trace_calls=True))
+    env.from_collection([1]).map_async(call).sink_to(lambda number: None)
+    async with env.start("traced"):
+        await called.wait()
+    (span,) = spans.get_finished_spans()
+    assert (span.attributes or {})["aiomailbox.attempts"] == 1
 
 
 async def test_without_the_setting_no_call_is_a_span(

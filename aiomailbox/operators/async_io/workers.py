@@ -324,7 +324,7 @@ class Caller:
             return Blocked(BlockCause.RETRY)
         if waiting_for_key and in_flight < self.pool.size:
             return Blocked(BlockCause.KEY)
-        if in_flight or retrying:
+        if in_flight:
             return Blocked(BlockCause.CALLS, f"{self.pool.size} at once")
         return None
 

@@ -725,6 +725,21 @@ async def test_a_call_without_a_weight_uses_one_unit_however_many_rows_it_has(
     # Ten tenths are not quite one.
     assert driven.metrics["units_used"] == 3
     assert [now_s()] == at(10)
+    # Nor does anybody add up what no key has used.
+    assert driven.context.metrics.key_totals.top() == []
+
+
+async def test_a_unit_is_shared_by_the_keys_of_the_rows_of_its_call(drive: Any) -> None:
+    async def call(values: list[str]) -> list[str]:
+        return values
+
+    limit = RateLimit(10)
+    batch = Batch(4, within=0)
+    driven = await drive(call, batch=batch, limit=limit, key=lambda value: value)
+    driven.send("aaab")
+    assert await driven.finish() == list("aaab")
+    totals = driven.context.metrics.key_totals.top()
+    assert {one.key: one.units for one in totals} == {"'a'": 0.75, "'b'": 0.25}
 
 
 @pytest.mark.parametrize("answer", [[1], 5, "ab"])

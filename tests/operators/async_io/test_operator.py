@@ -19,7 +19,7 @@ from aiomailbox.keygroups.assignment import KeyGroupAssigner
 from aiomailbox.operators.async_io.operator import AsyncMapOperator
 from aiomailbox.operators.async_io.segment import RowSegment
 from aiomailbox.operators.async_io.settings import current_call
-from aiomailbox.operators.core.failures import dead_letter, skip
+from aiomailbox.operators.core.user_code import dead_letter, skip
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.policies.batch import Batch
 from aiomailbox.policies.cache import Cache

@@ -165,6 +165,8 @@ async def test_a_timer_registered_behind_a_waiting_watermark_fires_before_later_
     driven.watermark(30)
     await tick()
     assert driven.shown[-4:] == ["x1", "wm 20", "timer 25 at 30", "wm 30"]
+    # Timers that were put between rows are held as these are, and no longer.
+    assert driven.context.metrics.snapshot()["buffered"] == 0
 
 
 async def test_a_timer_set_behind_a_watermark_that_waits_is_not_fired_by_a_restore(
