@@ -477,6 +477,56 @@ def find_again(journal: SubtaskJournal, *names: str) -> None:
         journal.note_found(name.encode(), place)
 
 
+@pytest.mark.usefixtures("anywhere")
+async def test_a_row_that_comes_again_names_the_segment_that_it_needs(
+    tmp_path: Path,
+) -> None:
+    await close_with(await opened(tmp_path, 0), "a")
+    (journal,) = await opened(tmp_path, 1)
+    finish(journal, "b")
+    journal.mark(3, held=0)
+    finish(journal, "c")
+    # A checkpoint that comes late divides nothing.
+    journal.mark(3, held=0)
+    journal.mark(2, held=0)
+    assert journal.segment == 3
+    segments = []
+    for name in (b"a", b"b", b"c"):
+        place = journal.find(name)
+        assert place is not None
+        segments.append(journal.note_found(name, place))
+    # What was found in the base is noted in the present segment.
+    assert segments == [3, 0, 3]
+    await journal.close()
+    # The task may not know yet that it is closed.
+    journal.mark(4, held=None)
+    await journal.sync()
+    assert journal.segment == 3
+
+
+async def test_what_is_synced_is_durable_before_the_fence_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else an entry could count that a loss of power takes away."""
+    steps: list[str] = []
+    sync = AppendLog.sync
+
+    def synced(log: AppendLog) -> None:
+        sync(log)
+        steps.append("sync")
+
+    (journal,) = await opened(tmp_path, 0)
+    fence = journal._fence
+    assert fence is not None
+    monkeypatch.setattr(AppendLog, "sync", synced)
+    monkeypatch.setattr(journal, "_commit", lambda: steps.append("commit"))
+    monkeypatch.setattr(fence, "check_anew", lambda: steps.append("fence"))
+    finish(journal, "a")
+    await journal.sync()
+    assert steps == ["sync", "commit", "fence"]
+    await journal.close()
+
+
 async def test_a_base_is_deleted_when_the_last_of_its_rows_has_left(
     tmp_path: Path,
 ) -> None:

@@ -230,7 +230,8 @@ class SqliteDatabase(SqlDatabase):
     @property
     def _strictness(self) -> Statement:
         return sql(
-            "SELECT strict FROM pragma_table_list WHERE schema = ?1 AND name = ?2",
+            "SELECT strict FROM pragma_table_list WHERE schema = ?1 COLLATE NOCASE "
+            "AND name = ?2 COLLATE NOCASE",
             self._schema,
             self._name,
         )

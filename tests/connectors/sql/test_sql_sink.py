@@ -212,6 +212,37 @@ async def test_a_writer_of_a_dead_attempt_that_wakes_up_commits_nothing(
     await job.end(succeeded=True)
 
 
+async def test_only_what_older_attempts_of_some_subtasks_have_staged_is_removed(
+    database: Any,
+) -> None:
+    """The others go on."""
+    await create(database)
+    job = program(database, parallelism=2)
+    await job.start()
+    await job.write(*numbers(1, 2), subtask=0)
+    await job.write(*numbers(3), subtask=1)
+    await job.prepare()
+    await job.committer.recover_writers({0}, job.epoch)
+    await job.committer.recover_writers({5}, job.epoch + 1)
+    assert await staged(database) == 3
+    await job.committer.recover_writers({0}, job.epoch + 1)
+    assert await staged(database) == 1
+    killed, dead = job.committer, job.writers
+    await job.start()
+    await job.write(*numbers(1, 2))
+    await job.prepare()
+    # Nor does one that was followed remove what is another's now.
+    with pytest.raises(StorageClaimedError):
+        await killed.recover_writers({0}, job.epoch + 1)
+    with pytest.raises(StorageClaimedError):
+        await killed.recover()
+    assert await staged(database) == 2
+    await killed.end(succeeded=False)
+    for writer in dead:
+        await finish(writer.close())
+    await job.end(succeeded=True)
+
+
 async def test_a_numbered_attempt_that_comes_again_takes_nothing_for_committed(
     database: Any,
 ) -> None:
@@ -485,9 +516,11 @@ async def test_none_is_refused_where_postgres_has_a_default(postgres: Any) -> No
     assert await rows(postgres) == [(1, "c"), (2, "a")]
 
 
-async def test_a_strict_table_is_asked_about_every_run(sqlite: Any) -> None:
+@pytest.mark.parametrize("table", ["numbers", "Main.NUMBERS"])
+async def test_a_strict_table_is_asked_about_every_run(sqlite: Any, table: str) -> None:
+    """Names of other letters are the same to SQLite."""
     await sqlite.execute("CREATE TABLE numbers (n INTEGER, t TEXT) STRICT")
-    job = program(sqlite)
+    job = Program(partial(am.SqlSink, sqlite.url, table))
     await job.start()
     with pytest.raises(RecordsRefusedError) as caught:
         await job.write({"n": 1, "t": "a"}, {"n": "b", "t": "c"}, {"n": 2, "t": "d"})
@@ -498,15 +531,16 @@ async def test_a_strict_table_is_asked_about_every_run(sqlite: Any) -> None:
     assert await rows(sqlite) == [(1, "a"), (2, "d"), (3, "e")]
 
 
+@pytest.mark.parametrize("table", ["numbers", "Numbers"])
 @pytest.mark.parametrize("upsert_by", [(), ("n",)])
 async def test_a_table_with_a_check_is_asked_about_every_run(
-    sqlite: Any, upsert_by: Any
+    sqlite: Any, upsert_by: Any, table: str
 ) -> None:
     await sqlite.execute(
         "CREATE TABLE numbers (n INTEGER PRIMARY KEY, t TEXT, check (length(t) < 3))"
     )
     await sqlite.execute("INSERT INTO numbers VALUES (7, 'a')")
-    job = program(sqlite, upsert_by=upsert_by)
+    job = Program(partial(am.SqlSink, sqlite.url, table, upsert_by=upsert_by))
     await job.start()
     with pytest.raises(RecordsRefusedError) as caught:
         await job.write({"n": 1, "t": "a"}, {"n": 2, "t": "long"}, {"n": 3, "t": "d"})
@@ -577,6 +611,31 @@ async def test_a_locked_file_is_named_while_the_sink_waits_for_it(
     assert f"{sinks_by_hand.__file__}:" in told["line"]
     await job.end(succeeded=True)
     assert await rows(sqlite) == [1]
+
+
+async def test_what_no_wait_mends_is_not_waited_for(
+    sqlite: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await create(sqlite)
+    commits: list[str] = []
+
+    class Broken(sqlite3.Connection):
+        def execute(self, *args: Any) -> Any:
+            if args[0] == "COMMIT":
+                commits.append(args[0])
+                raise sqlite3.OperationalError("disk I/O error")
+            return super().execute(*args)
+
+    job = program(sqlite)
+    await job.start()
+    connect = partial(sqlite3.connect, factory=Broken)
+    monkeypatch.setattr(sqlite_module.sqlite3, "connect", connect)
+    monkeypatch.setattr(sqlite_module, "_BUFFERED_MAX", 1)
+    with pytest.raises(SinkError, match="disk I/O error"):
+        await job.write(*numbers(1))
+    assert len(commits) == 1
+    assert not [one for one in caplog.messages if "locked" in one]
+    await job.crash()
 
 
 async def test_only_the_ends_of_a_transaction_wait_and_say_so_after_two_seconds(
@@ -842,13 +901,16 @@ async def test_a_table_that_does_not_fit_is_refused_before_any_task_starts(
     ("made", "message"),
     [
         ("TABLE number (n)", "there is no table 'numbers' .* Is 'number' meant"),
-        ("TABLE a (n)", "there is no table 'numbers' .*: create it first; it has a"),
+        ("TABLE a (n)", r"there is no table 'numbers' .*: create it first; it has a\."),
+        ("INDEX i ON aiomailbox_commits (n)", r"the file has no tables\."),
         ("VIEW numbers AS SELECT 1 AS n", "Name the table behind it"),
     ],
 )
 async def test_a_file_without_the_table_says_what_it_has(
     sqlite: Any, made: str, message: str
 ) -> None:
+    # What sinks have beside their tables is nobody's target.
+    await sqlite.execute("CREATE TABLE aiomailbox_commits (n)")
     await sqlite.execute(f"CREATE {made}")
     job = program(sqlite)
     with pytest.raises(SinkError, match=message):
@@ -1310,6 +1372,44 @@ async def test_the_lease_of_a_job_that_writes_nothing_is_renewed(
         await other.start()
     await finish(other.committer.end(succeeded=False))
     await job.end(succeeded=True)
+
+
+async def test_only_the_lease_of_this_execution_is_renewed_and_given_back(
+    database: Any,
+) -> None:
+    await create(database)
+    job, other = program(database), Program(program(database).new_sink, job_id="other")
+    await job.start()
+    await other.start()
+    await until_over(database)
+    await job.committer._keeper.renew()
+    now = "unixepoch()" if database.url.endswith(".db") else "now()"
+    left = f"SELECT owner FROM aiomailbox_leases WHERE until > {now}"
+    assert len(await database.execute(left)) == 1
+    killed, dead = job.committer, job.writers
+    await job.start()
+    with pytest.raises(StorageClaimedError, match="which still runs"):
+        await killed._keeper.renew()
+    await killed.end(succeeded=False)
+    # The one of who goes on is still there.
+    assert len(await rows(database, "aiomailbox_leases")) == 2
+    for writer in dead:
+        await finish(writer.close())
+    await job.end(succeeded=True)
+    await other.end(succeeded=True)
+
+
+async def test_a_lease_that_somebody_has_deleted_is_named(
+    database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create(database)
+    monkeypatch.setattr(sqlite_module, "_BUFFERED_MAX", 1)
+    job = program(database)
+    await job.start()
+    await database.execute("DELETE FROM aiomailbox_leases")
+    with pytest.raises(SinkError, match="no lease of this execution any more"):
+        await job.write(*numbers(1))
+    await job.crash()
 
 
 async def test_rows_that_are_gone_fail_the_checkpoint_and_not_its_commit(
