@@ -37,6 +37,7 @@ from aiomailbox.journal.fence import fenced_epochs
 from aiomailbox.journal.job import JobJournal
 from aiomailbox.journal.journals import Journals, SharedJournals, SubtaskJournal
 from aiomailbox.journal.place import JournalPlace, RemotePlace
+from aiomailbox.scratch import ScratchDirectory
 from aiomailbox.storage.append_log import AppendLog, LogSegment
 from aiomailbox.storage.remote import RemoteStorage
 
@@ -726,6 +727,31 @@ async def test_a_journal_without_a_master_passes_over_no_damage(
         await SharedJournals(tmp_path).journal("ask", 0).open()
 
 
+async def test_a_journal_without_a_master_finds_results_beside_all_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = SharedJournals(tmp_path).journal("ask", 0)
+    await first.open()
+    await close_with([first], "a", "b", "c")
+    second = SharedJournals(tmp_path).journal("ask", 0)
+    await second.open()
+    # That a row has come again is no result.
+    find_again(second, "a")
+    await close([second])
+    # Another attempt is just making its log, and one was killed while it appended.
+    new = tmp_path / "op-ask" / "log-000000001-000000"
+    new.mkdir()
+    (new / "000000000000.log").write_bytes(bytes(4096))
+    path = first._path / "000000000000.log"
+    path.write_bytes(path.read_bytes()[:-5])
+    third = SharedJournals(tmp_path).journal("ask", 1)
+    with caplog.at_level("WARNING", "aiomailbox"):
+        await third.open()
+    assert await known(third, *"abc") == ["a", "b"]
+    assert [vars(line)["path"] for line in caplog.records] == [str(path)]
+    await close([third])
+
+
 @pytest.mark.usefixtures("anywhere")
 async def test_the_index_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -1033,6 +1059,42 @@ async def test_what_was_let_go_is_not_found_again_on_another_machine(
     assert job(tmp_path).next_epoch() == 2
     assert job(tmp_path).pruned_to == 1
     assert await left(tmp_path, 2, "a", "b", "c", oldest=1) == ["b", "c"]
+
+
+async def test_a_writer_that_was_shut_out_uploads_nothing_when_it_closes(
+    tmp_path: Path,
+) -> None:
+    storage = remote(tmp_path)
+    old = await opened(tmp_path, 0)
+    new = await opened(tmp_path, 1)
+    # It has not looked since.
+    await close_with(old, "late")
+    assert not [name for name in storage.names() if "/log-000000000-" in name]
+    await close(new)
+
+
+async def test_journals_of_one_process_share_a_directory_that_goes_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote(tmp_path)
+    made: list[Path] = []
+
+    class Noted(ScratchDirectory):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self.path)
+
+    monkeypatch.setattr(journals_module, "ScratchDirectory", Noted)
+    job(tmp_path).begin(0, {"ask": range(2)})
+    journals = journals_of(tmp_path, 0)
+    for _ in range(2):
+        both = [journals.journal("ask", subtask) for subtask in range(2)]
+        for journal in both:
+            await journal.open()
+        assert made[-1].is_dir()
+        await close(both)
+        assert not made[-1].exists()
+    assert len(made) == 2
 
 
 async def test_what_is_uploaded_until_the_fence_is_raised_counts(
