@@ -756,6 +756,7 @@ async def test_a_batch_answered_with_another_number_of_results_is_refused(
     driven = await drive(call, batch=Batch(2, within=0), on_error=dead_letter(FAILED))
     driven.send([1, 2, 3, 4])
     assert await driven.finish() == [3, 4]
+    assert not any(task.done() for task in driven.context.tasks)
     letters = [record.value for record in driven.output.sides[FAILED]]
     assert [(one.record, one.error_type) for one in letters] == [
         (1, "WrongTypeError"),
@@ -866,11 +867,13 @@ async def test_a_function_that_cancels_its_own_task_fails_the_job(drive: Any) ->
         await asyncio.sleep(1)
         return value
 
-    driven = await drive(call, concurrency=1, on_error=skip, retry=STEADY)
+    driven = await drive(call, concurrency=1, on_error=skip, retry=STEADY, deadline=30)
     driven.send([1, 2])
     assert isinstance((await failure_of(driven)).__cause__, CallCancelledError)
-    # Its task has ended, and makes no more calls.
+    # Its task has ended, and makes no more calls; nor does this one fail again.
+    await asyncio.sleep(60)
     assert called == [1]
+    assert driven.metrics["timeouts"] == 0
 
 
 async def test_stop_task_ends_the_task_whatever_on_error_says(drive: Any) -> None:

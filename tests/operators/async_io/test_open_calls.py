@@ -124,6 +124,7 @@ async def test_a_call_that_waits_for_its_limit_has_no_line_yet(drive: Any) -> No
     await asyncio.sleep(0.5)
     (waits,) = driven.operator.open_calls(10).oldest
     assert (waits.record, waits.waits_for, waits.line) == ("2", "the limit", "")
+    assert driven.operator.blocked() == Blocked(BlockCause.LIMIT)
     assert round(waits.age_s, 2) == 0.5
 
 
