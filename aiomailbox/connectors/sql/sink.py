@@ -341,6 +341,10 @@ class SqlSink:
     is handled by ``on_error``. One that violates a unique or foreign key when it is
     committed fails the job: use ``upsert_by``.
 
+    A commit of SQLite keeps what it changes in memory while other connections read the
+    file: about twice the size of the rows of one checkpoint. They do not hold up a file
+    with a write-ahead log, ``PRAGMA journal_mode = WAL``.
+
     Args:
         database: ``postgresql://user:password@host/name``, for which the extra ``sql`` is
             needed, or the path of a SQLite file, also as ``sqlite:///path``.

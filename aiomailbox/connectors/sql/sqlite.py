@@ -178,7 +178,8 @@ class SqliteDatabase(SqlDatabase):
             waited_s=_SILENT_S,
             gives_up_after_s=_SILENT_S + _BUSY_S,
             remedy="another connection has a transaction open: commit it, or close "
-            "that connection",
+            "that connection; who only reads holds up no file with PRAGMA "
+            "journal_mode = WAL",
         )
         connection.execute(_busy_timeout(_BUSY_S))
         connection.execute(statement)

@@ -695,6 +695,29 @@ async def test_a_commit_waits_aloud_for_who_reads_the_file(
     assert await rows(sqlite) == [0, 1]
 
 
+async def test_whoever_reads_a_file_with_a_write_ahead_log_holds_up_no_commit(
+    sqlite: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create(sqlite)
+    await sqlite.execute("INSERT INTO numbers VALUES (0)")
+    job = program(sqlite)
+    with closing(sqlite3.connect(sqlite.url, isolation_level=None)) as other:
+        other.execute("PRAGMA journal_mode = WAL")
+        other.execute("BEGIN")
+        assert other.execute("SELECT n FROM numbers").fetchall() == [(0,)]
+        # Whatever waits for others says so, and fails here.
+        monkeypatch.setattr(sqlite_module, "_SILENT_S", 0.01)
+        monkeypatch.setattr(sqlite_module, "_BUSY_S", 0.01)
+        await job.start()
+        await job.write(*numbers(1))
+        await job.checkpoint(end=True)
+        await job.end(succeeded=True)
+        # As it was when the reading began.
+        assert other.execute("SELECT n FROM numbers").fetchall() == [(0,)]
+        other.execute("COMMIT")
+    assert await rows(sqlite) == [0, 1]
+
+
 async def test_a_lock_of_the_server_is_named_while_the_sink_waits_for_it(
     postgres: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
