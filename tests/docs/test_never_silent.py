@@ -2365,6 +2365,45 @@ async def _late_settings(told: Told) -> None:
     assert "settings=['checkpoints']" in told.log()
 
 
+@line("a call answers after its timeout or deadline")
+async def _too_late(told: Told) -> None:
+    async def pay(number: int) -> str:
+        try:
+            await asyncio.sleep(1_000)
+        except asyncio.CancelledError:
+            if number > 1:
+                raise ValueError("no refund") from None
+        return f"paid {number}"
+
+    env = new_env()
+    numbers = env.from_collection([1])
+    numbers.map_async(pay, timeout=5, on_error=am.skip).sink_to(drop)
+    env.from_collection([2]).map_async(pay, deadline=5, on_error=am.skip).sink_to(drop)
+    await told.run(env)
+    assert "paid 1" in told.log()
+    assert "no refund" in told.log()
+
+
+@line("a call answers the end of its job with an error")
+async def _fails_while_closing(told: Told) -> None:
+    async def roll_back(number: int) -> int:
+        begun.set()
+        try:
+            await asyncio.sleep(1_000)
+        except asyncio.CancelledError:
+            raise ValueError("no rollback") from None
+        return number
+
+    begun, env = asyncio.Event(), new_env()
+    env.from_collection([1]).map_async(roll_back, on_error=am.skip).sink_to(drop)
+    async with env.start("job") as job:
+        await begun.wait()
+        await job.cancel()
+    assert "no rollback" in told.log()
+    # Its record is not left out: it is called again where the job resumes.
+    assert not job.metrics().total("skipped")
+
+
 @line("a call waits a minute or longer before its next attempt, as `retry_after` says")
 async def _asked_to_wait(told: Told) -> None:
     async def call(number: int) -> int:

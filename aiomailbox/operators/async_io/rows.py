@@ -14,7 +14,7 @@ from aiomailbox.operators.async_io.calls import CallEntry, Outcomes
 from aiomailbox.operators.async_io.journal import RowActions, RowJournal
 from aiomailbox.operators.async_io.ordering import Emitter
 from aiomailbox.operators.async_io.settings import CallSettings, RecordIds
-from aiomailbox.operators.async_io.workers import Caller
+from aiomailbox.operators.async_io.workers import CLOSING, Caller
 from aiomailbox.operators.core.failures import FATAL_ERRORS, USER_ERRORS
 from aiomailbox.operators.core.fields import FieldSelector, field_or_function
 from aiomailbox.operators.core.user_code import DeadLetter, ErrorAction, describe
@@ -435,4 +435,4 @@ class RowFlow:
                 description="fail because of a call",
             )
         except RejectedMailError:
-            self._context.repeated.add("call failed while closing", 1, error)
+            self._context.repeated.add(CLOSING, 1, error)

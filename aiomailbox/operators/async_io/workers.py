@@ -38,6 +38,8 @@ from aiomailbox.operators.core.user_code import describe, shortened
 from aiomailbox.policies.retry import retry_after_s
 from aiomailbox.supervision import end_tasks
 
+# What is said of a call that fails when nobody can hear of it any more.
+CLOSING: Final = "call failed while closing"
 _INTERRUPT_EVERY_S: Final = 1.0
 # A wait between two attempts that is told: a job may seem to hang.
 _LONG_WAIT_S: Final = 60.0
@@ -370,11 +372,19 @@ class Caller:
         except USER_ERRORS as error:  # Retries and on_error decide.
             if is_closing(error):
                 raise
-            if self._is_current(worker, call):
+            if not self._is_current(worker, call):
+                self._context.repeated.answered_too_late(shortened(error))
+            elif self.pool.closing:
+                # Its row is not done: it is in the last snapshot, and called again.
+                self._end(call, error)
+                self._context.repeated.add(CLOSING, 1, error)
+            else:
                 self._failed(call, error)
         else:
             if self._is_current(worker, call):
                 self._returned(call, result)
+            else:
+                self._context.repeated.answered_too_late(shortened(result))
 
     def _call(self, argument: Any) -> Awaitable[Any]:
         awaitable = self._function(argument)

@@ -40,6 +40,9 @@ _LATE: Final = "late records dropped"
 _UNREAD: Final = "records of a side output are dropped, as no operator reads it"
 
 
+_TOO_LATE: Final = "a call ended after its time was up: what it came to is dropped"
+
+
 _UNFIRED: Final = "records are dropped: their window has ended before its trigger fired"
 
 
@@ -116,6 +119,20 @@ class RepeatedWarnings:
             "applied.side(tag, schema=...), or run_on(..., sides={tag: schema})",
         }
         self._count(_UNREAD, found, count)
+
+    def answered_too_late(self, answer: str) -> None:
+        """Say that a call ended by itself after it was given up: once a minute.
+
+        Args:
+            answer: What it returned or raised, as text.
+        """
+        found = self._found(_TOO_LATE, _LATE_INTERVAL_S)
+        found.fields = {
+            "answer": answer,
+            "remedy": "let asyncio.CancelledError pass: after timeout= or deadline= the "
+            "call counts as failed, whatever it answers; or allow more time",
+        }
+        self._count(_TOO_LATE, found, 1)
 
     def unfired(self, count: int, *, has_timeout: bool) -> None:
         """Say that windows drop records that their trigger never fired for: once a minute.
