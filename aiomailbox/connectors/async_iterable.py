@@ -15,6 +15,7 @@ from aiomailbox.errors import (
     CancelTimeoutError,
     WrongTypeError,
     named_operator,
+    safe_repr,
 )
 from aiomailbox.operators.core.fields import field_or_function
 from aiomailbox.operators.core.mutations import difference, is_watchable, structure
@@ -249,6 +250,7 @@ class _AsyncReader(SplitReader[AsyncSplit]):
         self._stopping: asyncio.Task[None] | None = None
         self._ended = False
         self._is_ending = False
+        self._is_closed = False
         self._error: BaseException | None = None
 
     def start(self) -> None:
@@ -328,7 +330,7 @@ class _AsyncReader(SplitReader[AsyncSplit]):
 
     def close(self) -> Pending:
         """End the helper task, which closes the generator; its owner waits for it."""
-        self._is_ending = True
+        self._is_ending = self._is_closed = True
         self._values.clear()
         if self._task is not None and not self._task.cancelling():
             self._task.cancel()
@@ -363,6 +365,11 @@ class _AsyncReader(SplitReader[AsyncSplit]):
             # A cancellation is this reader's own only if it ends.
             if not (self._is_ending and isinstance(error, asyncio.CancelledError)):
                 self._error = error
+                if self._is_closed:
+                    # Nobody polls any more.
+                    self._context.log.warning(
+                        "source failed while closing", error=safe_repr(error)
+                    )
         self._ended = True
         self.availability.set_available()
 

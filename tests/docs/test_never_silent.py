@@ -2404,6 +2404,26 @@ async def _fails_while_closing(told: Told) -> None:
     assert not job.metrics().total("skipped")
 
 
+@line("an async generator answers the end of its job with an error")
+async def _source_fails_while_closing(told: Told) -> None:
+    begun = asyncio.Event()
+
+    async def rows() -> AsyncIterator[int]:
+        try:
+            begun.set()
+            await asyncio.sleep(1_000)
+        finally:
+            raise ValueError("no connection to close")
+        yield 1
+
+    env = new_env()
+    env.from_async_iterable(rows).sink_to(drop)
+    async with env.start("job") as job:
+        await begun.wait()
+        await job.cancel()
+    assert "no connection to close" in told.log()
+
+
 @line("a call waits a minute or longer before its next attempt, as `retry_after` says")
 async def _asked_to_wait(told: Told) -> None:
     async def call(number: int) -> int:

@@ -253,6 +253,30 @@ async def test_failures_that_are_final_are_final(
         assert "raise ValueError" in after.value.traceback
 
 
+async def test_an_error_that_answers_the_end_of_the_job_is_no_outcome(
+    attempts: Attempts,
+) -> None:
+    """It says nothing of the record, whose call may well succeed the next time."""
+
+    async def rolls_back(value: Any) -> Answer:
+        try:
+            await asyncio.sleep(100)
+        except asyncio.CancelledError:
+            raise ValueError("no rollback") from None
+        return Answer(f"answer to {value}", 0)
+
+    driven = await attempts.start(rolls_back, on_error=dead_letter(FAILED))
+    driven.send(["a"])
+    await asyncio.sleep(2)
+    await driven.close()
+    assert "no rollback" in str(driven.context.log.entries)
+    service = Service()
+    again = await attempts.start(service, on_error=dead_letter(FAILED))
+    again.send(["a"])
+    assert texts(await again.finish()) == answers("a")
+    assert FAILED not in again.output.sides
+
+
 async def test_a_failure_that_fails_the_job_is_no_outcome(attempts: Attempts) -> None:
     """A job is started again in order to try again."""
     broken = [True]
