@@ -124,7 +124,7 @@ class RepeatedWarnings:
         """Say that a call ended by itself after it was given up: once a minute.
 
         Args:
-            answer: What it returned or raised, as text.
+            answer: The result or the error of the call, as text.
         """
         found = self._found(_TOO_LATE, _LATE_INTERVAL_S)
         found.fields = {
