@@ -799,7 +799,7 @@ async def restarting(source: FileSource[Any]) -> None:
     """Run a job that starts again, as often as it may."""
     env = am.StreamExecutionEnvironment()
     env.configure(restart=am.restart.fixed_delay(1_000_000, am.millis(1)))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(100):
         await env.from_source(source).collect()
 
 

@@ -468,7 +468,6 @@ def test_a_task_with_the_wrong_secret_is_refused_and_says_so(pushed: Any) -> Non
 def test_tasks_encrypt_where_they_are_told_to(
     pushed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pushing, "HANDSHAKE_S", 0.2)
     credentials = new_credentials()
     held: list[socket.socket] = []
 
@@ -493,8 +492,11 @@ def test_tasks_encrypt_where_they_are_told_to(
         each.close()
 
     # Who does not encrypt is not heard, and who expects another one sends nothing.
-    with pytest.raises(RuntimeError, match="has closed the connection"):
-        pushed(work, 1, credentials=credentials, certificate="")
+    with monkeypatch.context() as patched:
+        # Each waits for the other one to begin.
+        patched.setattr(pushing, "HANDSHAKE_S", 0.2)
+        with pytest.raises(RuntimeError, match="has closed the connection"):
+            pushed(work, 1, credentials=credentials, certificate="")
     other = new_credentials().certificate.decode()
     with pytest.raises(ssl.SSLError):
         pushed(work, 1, credentials=credentials, certificate=other)

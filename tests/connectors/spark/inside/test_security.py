@@ -32,7 +32,7 @@ from aiomailbox.exchange.remote.connection import ConnectionOptions
 from aiomailbox.exchange.remote.handshake import PeerAddress, Security
 from aiomailbox.runtime.peers.placement import PeerPlace
 
-pytestmark = [pytest.mark.real_time, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.real_time, pytest.mark.timeout(240)]
 
 SECRET = bytes(range(32))
 
