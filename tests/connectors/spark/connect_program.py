@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import sys
 import threading
-import urllib.request
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,9 +24,6 @@ from aiomailbox.connectors.spark.source import SparkSource
 from aiomailbox.connectors.spark.streaming import SparkStreamSource
 from aiomailbox.errors import InvalidArgumentError, SourceChangedError, UsageError
 
-with socket.socket() as free:
-    free.bind(("127.0.0.1", 0))
-    UI_PORT = free.getsockname()[1]
 FOLD = [datetime(2013, 11, 3, hour, 30, tzinfo=UTC) for hour in (5, 6)]
 
 
@@ -140,14 +138,13 @@ async def progress_is_told(spark: Any, place: Path) -> None:
             assert (told["partitions"], told["eta_s"]) == (3, 0.0)
 
 
-def running_jobs() -> int:
-    """Ask the server how many jobs run there."""
-    address = f"http://127.0.0.1:{UI_PORT}/api/v1/applications"
-    with urllib.request.urlopen(address) as answer:
-        [application] = json.load(answer)
-    address += f"/{application['id']}/jobs?status=running"
-    with urllib.request.urlopen(address) as answer:
-        return len(json.load(answer))
+def running_jobs(place: Path) -> int:
+    """Return how many jobs run at the server, which writes a line where one begins or ends."""
+    [log] = (place / "events").iterdir()
+    # The last line may not be whole.
+    *lines, _ = log.read_text().split("\n")
+    events = Counter(json.loads(line)["Event"] for line in lines)
+    return events["SparkListenerJobStart"] - events["SparkListenerJobEnd"]
 
 
 async def until(wanted: Callable[[], bool]) -> None:
@@ -168,11 +165,11 @@ async def cancelling_interrupts_the_query(spark: Any, place: Path) -> None:
         env = am.StreamExecutionEnvironment()
         env.from_source(SparkSource(slow, read=way)).sink_to(print)
         async with env.start() as job:
-            await until(lambda: running_jobs() == 1)
+            await until(lambda: running_jobs(place) == 1)
             await job.cancel()
         assert threads() == []
         # Long before its tasks would have ended.
-        await until(lambda: running_jobs() == 0)
+        await until(lambda: running_jobs(place) == 0)
         # Only what still runs can be interrupted.
         assert await asyncio.to_thread(spark.interruptAll) == []
 
@@ -185,7 +182,7 @@ async def stopping_early_leaves_nothing(spark: Any, place: Path) -> None:
         assert len(await stream.take(5)) == 5
     assert threads() == []
     assert await asyncio.to_thread(spark.interruptAll) == []
-    await until(lambda: running_jobs() == 0)
+    await until(lambda: running_jobs(place) == 0)
 
 
 async def a_failure_tells_its_cause(spark: Any, place: Path) -> None:
@@ -319,8 +316,18 @@ CASES: list[Callable[[Any, Path], Coroutine[Any, Any, None]]] = [
 def main() -> None:
     from pyspark.sql import SparkSession
 
-    # Its pages, where one can ask what runs.
-    settings = {"spark.ui.enabled": "true", "spark.ui.port": str(UI_PORT)}
+    # Else the server's port is a fixed one, which another program may have.
+    os.environ["SPARK_TESTING"] = "1"
+    place = Path(sys.argv[1])
+    events = place / "events"
+    events.mkdir()
+    # Where one can see what runs.
+    settings = {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": events.as_uri(),
+        "spark.eventLog.rolling.enabled": "false",
+        "spark.eventLog.compress": "false",
+    }
     builder = SparkSession.builder.remote("local[2]")
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -329,7 +336,7 @@ def main() -> None:
     spark.clearProgressHandlers()
     try:
         for case in CASES:
-            asyncio.run(case(spark, Path(sys.argv[1])))
+            asyncio.run(case(spark, place))
             print("ok:", case.__name__, flush=True)
         df = spark.range(3)
     finally:
