@@ -364,7 +364,7 @@ async def _unread(told: Told) -> None:
     assert "operator='aside'" in told.log()
     assert "side_output='aside'" in told.log()
     # The same operator may run inside Spark, where no stream can be read.
-    assert "applied.side(tag, schema=...)" in told.log()
+    assert "applied.side(tag, schema=...) before applied.result" in told.log()
 
 
 @line("a side output is read that no operator has")

@@ -116,7 +116,8 @@ class RepeatedWarnings:
             "function": emitted_by,
             "remedy": "read it with get_side_output(tag) of the stream that the "
             "operator returns; of a pipeline that was applied to a DataFrame, with "
-            "applied.side(tag, schema=...), or run_on(..., sides={tag: schema})",
+            "applied.side(tag, schema=...) before applied.result, or run_on(..., "
+            "sides={tag: schema})",
         }
         self._count(_UNREAD, found, count)
 

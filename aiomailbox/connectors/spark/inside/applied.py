@@ -415,6 +415,9 @@ class Applied(Misnamed):
     def side(self, tag: OutputTag, schema: Any = None) -> Any:
         """Return a side output as a DataFrame.
 
+        Ask for it before `result`: an action on a result that was read earlier warns of
+        the records that it drops.
+
         Args:
             tag: The side output; of whichever operators emit to it.
             schema: Its schema, as for the result.
@@ -434,6 +437,8 @@ class Applied(Misnamed):
             origins = [[Origin(item, None, tag)] for item in self._items]
             self._add(_Output(number, f"side output {tag.id!r}", found, origins))
             self._sides[tag] = number
+            # Those made before would warn that nothing reads it.
+            self._frames.clear()
         return self._frame(number)
 
     def explain(self) -> str:
@@ -569,6 +574,9 @@ class Applied(Misnamed):
         application = self._application
         sinks = [sink for output in outputs for sink in output.sinks()]
         graph = application.build_graph(sinks)
+        for node in graph.nodes:
+            # Read by actions of their own: what this one drops of them is not lost.
+            node.tags_given |= self._sides.keys()
         if self._is_streaming:
             check_stateless(graph)
         payload, limits = packed(graph, application.config, 1, self._seed, self._job_id)

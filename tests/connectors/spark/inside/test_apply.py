@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import threading
@@ -263,6 +264,21 @@ def test_an_error_names_operator_line_and_record(spark: Any, tmp_path: Path) -> 
     assert isinstance(failure.value, SparkJobError)
 
 
+def test_nobody_is_warned_of_a_side_output_that_was_asked_for(
+    spark: Any, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    aside = am.pipeline(lambda rows: rows.process(Logged(log)))
+    df = spark.range(0, 4, numPartitions=1)
+    applied = aside.apply_to(df, schema="id long")
+    assert applied.result.count() == 4
+    assert "side output" in log.read_text()
+    asked_for = applied.side(LATE, schema="id long")
+    log.write_text("")
+    assert applied.result.count() == asked_for.count() == 4
+    assert "side output" not in log.read_text()
+
+
 def test_outputs_are_dataframes_and_a_materialized_pipeline_has_run_once(
     spark: Any, tmp_path: Path
 ) -> None:
@@ -313,6 +329,20 @@ def test_outputs_are_dataframes_and_a_materialized_pipeline_has_run_once(
     assert snapshot.operator("df").is_source
     assert {(edge.source, edge.target) for edge in snapshot.edges} >= {("df", "map")}
     assert snapshot.duration_s > 0
+
+
+class Logged(am.ProcessFunction[Any, Any]):
+    """Passes rows on and aside, and writes what its process logs to a file."""
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+
+    def open(self, context: Any) -> None:
+        logging.getLogger("aiomailbox").addHandler(logging.FileHandler(self.log))
+
+    def process_element(self, value: Any, context: Any, out: Any) -> None:
+        out.collect(value)
+        context.output(LATE, value)
 
 
 class Sides(am.KeyedProcessFunction):
