@@ -577,6 +577,8 @@ class TestEnds:
     ) -> None:
         monkeypatch.setattr(jobs, "_LOOK_S", 0.2)
         wait_for_slots(spark)
+        # Else that one might be told of, until Spark has told of its end.
+        await until_no_job_runs(spark)
         # More than a window, and than what may come ahead: both tasks wait.
         rows = spark.range(0, 4000, 1, 2).selectExpr("repeat('x', 20000) AS text")
         driven = drive(SparkSource(rows, read="push"))

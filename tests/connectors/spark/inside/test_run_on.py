@@ -48,11 +48,12 @@ OFTEN: dict[str, Any] = {
 }
 
 
-def counted(place: Path, die: Any, kind: Any = Seen) -> Any:
+def counted(place: Path, die: Any, kind: Any = Seen, awaits: str | None = None) -> Any:
     """Return a pipeline that counts per key, and meets its end once; None for never.
 
-    A worker that has called for some rows goes on slowly, until checkpoints hold these.
-    Then it writes down which they are, and dies. Each call leaves a line.
+    A worker that has called for some rows goes on slowly, until checkpoints hold these, and
+    there is a file if it is to wait for one. Then it writes down which rows they are, and
+    dies. Each call leaves a line.
     """
     kept = str(place)
 
@@ -77,7 +78,8 @@ def counted(place: Path, die: Any, kind: Any = Seen) -> Any:
 
         def die_or_wait(self, first: int) -> None:
             # One may have been under way: the next one began after the calls.
-            if newest() < first + 2:
+            is_awaited = awaits is not None and not Path(kept, awaits).exists()
+            if is_awaited or newest() < first + 2:
                 # Between two rows, a checkpoint passes.
                 time.sleep(0.1)
                 return
@@ -125,15 +127,21 @@ def fail() -> None:
 async def test_a_job_goes_on_from_its_last_checkpoint_and_counts_each_row_once(
     spark: Any, tmp_path: Path, die: Any
 ) -> None:
-    pipeline = counted(tmp_path, die)
+    pipeline = counted(tmp_path, die, awaits="seen running")
     df = spark.range(0, 1500)
     seen: list[am.JobSnapshot] = []
+
+    def see(snapshot: am.JobSnapshot) -> None:
+        seen.append(snapshot)
+        if snapshot.state == "running":
+            (tmp_path / "seen running").touch()
+
     result = await pipeline.run_on(
         df,
         tmp_path / "the out",
         schema=Seen,
         order_by="id",
-        on_snapshot=seen.append,
+        on_snapshot=see,
         **OFTEN,
     )
     assert pairs(result) == EACH_COUNTED
@@ -328,26 +336,27 @@ async def test_a_dataframe_that_gives_other_rows_again_is_refused(
 async def test_a_rate_limit_holds_over_all_workers_and_they_encrypt(
     spark: Any, tmp_path: Path
 ) -> None:
-    limit = am.RateLimit(10, per=1.0)
+    limit = am.RateLimit(10, per=1.0, budget=40)
 
     @am.pipeline
     def limited(rows: Any) -> Any:
         async def call(row: Any) -> Seen:
-            return Seen(row.id, int(time.time() * 1000))
+            return Seen(row.id, 0)
 
-        return rows.map_async(call, concurrency=50, limit=limit).rebalance().map(same)
+        called = rows.map_async(call, concurrency=50, limit=limit, on_error=am.skip)
+        return called.rebalance().map(same)
 
     def same(seen: Any) -> Any:
         return seen
 
+    began_s = time.monotonic()
     result = await limited.run_on(
         spark.range(0, 60), tmp_path / "out", schema=Seen, encrypt=True
     )
-    times = [row.value for row in result.collect()]
-    assert len(times) == 60
-    # Five windows have to pass; had each worker the limit for itself, two would do. A
-    # busy machine delays the first call against the last by no three seconds.
-    assert max(times) - min(times) > 2500
+    # Three windows have passed, and perhaps more: a worker may be held up at any moment.
+    assert time.monotonic() - began_s > 3
+    # Had each worker the limit for itself, its thirty rows would be within the budget.
+    assert result.count() == 40
 
 
 async def test_timers_in_processing_time_fire_and_a_cancelled_caller_ends_the_stage(
