@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -187,9 +187,6 @@ def two_hosts(place: Path) -> Iterator[str]:
     home = os.path.dirname(pyspark.__file__)
     os.environ["SPARK_HOME"] = home
     ensure_java()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        master = f"spark://127.0.0.1:{free.getsockname()[1]}"
     started: list[subprocess.Popen[bytes]] = []
 
     def start(what: str, *arguments: str) -> None:
@@ -205,8 +202,16 @@ def two_hosts(place: Path) -> Iterator[str]:
             )
 
     try:
-        at = ("--host", "127.0.0.1", "--port", master.rpartition(":")[2])
+        at = ("--host", "127.0.0.1", "--port", "0")
         start("master.Master", *at, "--webui-port", "0")
+        log = place / "cluster.log"
+        # It takes a port that is free, and says which.
+        while not (
+            said := re.search(r"Starting Spark master at (\S+)\n", log.read_text())
+        ):
+            assert started[0].poll() is None, log.read_text()
+            time.sleep(0.05)
+        master = said[1]
         for host in ("127.0.0.1", "127.0.0.2"):
             has = ("--cores", "1", "--memory", "1g", "--webui-port", "0")
             files = ("--work-dir", str(place / f"work-{host}"))
