@@ -205,10 +205,11 @@ class Backlog:
         started: float,
         count: int,
     ) -> None:
+        since = self._size.start()
         await pending
         count -= source.take_rest()
         if count > 0:
-            self._size.stop(started, count, awaited=True)
+            self._size.stop(started, count, awaited_from=since)
         self._send()
 
 

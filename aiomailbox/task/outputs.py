@@ -88,7 +88,8 @@ class SliceSize:
     What a slice costs however short it is cannot be saved by shorter ones. Where there
     is such a cost, it is taken to be that of the shortest slice, or of the quickest since,
     and only what comes on top is to fit into the millisecond. Where it was awaited, the
-    loop was free: there what comes on top may last as long as the cost itself.
+    loop was free: there what comes on top may last as long as the cost itself, as long as
+    what was done before the wait fits into the millisecond.
 
     Args:
         clock: Tells how long a slice took.
@@ -146,10 +147,19 @@ class SliceSize:
         """Return the start of a slice, to give to `stop`."""
         return self._monotonic()
 
-    def stop(self, started: float, count: int, *, awaited: bool = False) -> None:
-        """Adapt to ``count`` records having taken from ``started`` until now."""
+    def stop(
+        self, started: float, count: int, *, awaited_from: float | None = None
+    ) -> None:
+        """Adapt to ``count`` records having taken from ``started`` until now.
+
+        Args:
+            started: What `start` gave.
+            count: How many records the slice had.
+            awaited_from: When it began to be awaited; None if it was not.
+        """
         elapsed = self._monotonic() - started
         longest = self._records_max
+        awaited = awaited_from is not None
         if awaited:
             # Making rows of columns also awaits the loop's turns in between.
             is_parting = self._has_fixed_cost and self._left is None
@@ -164,13 +174,15 @@ class SliceSize:
                 self._fixed_s = elapsed
             elapsed -= self._fixed_s
         target_s = self._target_s
-        if awaited:
-            target_s = max(target_s, self._fixed_s)
         if elapsed * longest <= target_s * count:
             self.records = longest
-        else:
-            fitting = int(target_s * count / elapsed)
-            self.records = max(self._records_min, fitting)
+            return
+        fitting = target_s / elapsed
+        if awaited_from is not None and self._fixed_s > target_s:
+            # So long it held the loop, which a clock need not see.
+            held_s = max(awaited_from - started, 1e-9)
+            fitting = max(fitting, min(self._fixed_s / elapsed, target_s / held_s))
+        self.records = max(self._records_min, min(longest, int(fitting * count)))
 
 
 class Availabilities(Availability):

@@ -320,8 +320,9 @@ class NetworkInput(TaskInput):
     async def _stop_after(
         self, pending: Awaitable[None], started: float, count: int
     ) -> None:
+        since = self._size.start()
         await pending
-        self._size.stop(started, count, awaited=True)
+        self._size.stop(started, count, awaited_from=since)
 
     def _release_buffer(self) -> None:
         buffer, self._buffer = self._buffer, None
@@ -424,10 +425,11 @@ class SourceInput(TaskInput):
     async def _stop_after(
         self, pending: Awaitable[None], started: float, before: int
     ) -> None:
+        since = self._size.start()
         await pending
         count = self._emitted.value - before
         if count:
-            self._size.stop(started, count, awaited=True)
+            self._size.stop(started, count, awaited_from=since)
 
     def end_of_event_time(self) -> Pending:
         """Emit the last watermark."""

@@ -79,7 +79,8 @@ def test_no_slice_is_longer_than_was_asked_for_also_if_records_are_awaited() -> 
     clock = ManualClock()
     size = SliceSize(clock, form=SliceForm(records_max=1))
     for awaited in (True, False, True):
-        size.stop(size.start(), 1, awaited=awaited)
+        started = size.start()
+        size.stop(started, 1, awaited_from=started if awaited else None)
         assert size.records == 1
 
 
@@ -126,9 +127,26 @@ def test_a_server_that_answers_now_soon_now_late_does_not_keep_slices_short() ->
     size = SliceSize(clock, form=COSTLY_ROW_SLICES)
     for number in range(40):
         started = size.start()
+        since = size.start()
         clock.advance(0.005 * (1 + number % 2))
-        size.stop(started, size.records, awaited=True)
+        size.stop(started, size.records, awaited_from=since)
     assert size.records >= RUN_LENGTH_MAX // 2
+
+
+def test_what_is_done_before_a_server_is_asked_fits_into_a_slice() -> None:
+    """However late it answers: that alone leaves the loop to others."""
+    clock = ManualClock()
+    size = SliceSize(clock, form=COSTLY_ROW_SLICES)
+    lengths = []
+    for _ in range(40):
+        lengths.append(size.records)
+        started = size.start()
+        clock.advance(0.000_1 * size.records)
+        since = size.start()
+        clock.advance(0.2)
+        size.stop(started, size.records, awaited_from=since)
+    assert max(lengths) <= 16
+    assert lengths[-1] >= 9
 
 
 def test_slow_records_of_columns_are_few_in_a_slice() -> None:
