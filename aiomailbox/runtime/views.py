@@ -233,6 +233,8 @@ def view_of_lost(view: TaskView) -> TaskView:
         ],
         stack=[],
         waits=[],
+        # Its successor may have changed what it had not.
+        unchanged_id=-1,
         channels=[
             replace(
                 one,
@@ -249,17 +251,22 @@ def view_of_lost(view: TaskView) -> TaskView:
     )
 
 
+# Gauges that add up, as counters do.
+_ADDED_UP: Final = frozenset(
+    {"units_used", "rows_read", "partitions", "partitions_done"}
+)
+
+
 def _counted(
     metrics: dict[str, MetricValue], declared: list[Metric]
 ) -> dict[str, MetricValue]:
     """Return the metrics that are no values of a moment that is over."""
-    gauges = {metric.name for metric in declared if metric.kind is MetricKind.GAUGE}
-    return {
-        name: value
-        for name, value in metrics.items()
-        if name not in gauges
-        and (name not in DECLARED or DECLARED[name].kind is not MetricKind.GAUGE)
-    }
+    of_moment = {
+        metric.name
+        for metric in (*DECLARED.values(), *declared)
+        if metric.kind is MetricKind.GAUGE
+    } - _ADDED_UP
+    return {name: value for name, value in metrics.items() if name not in of_moment}
 
 
 def _positions(task: StreamTask) -> dict[str, str]:

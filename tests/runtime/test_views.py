@@ -15,7 +15,14 @@ QUEUED = Metric(
 )
 CALLS = OperatorView(
     "calls",
-    {"num_records_in": 7, "in_flight": 3, "waiting_for_slot": 4, "queued": 2},
+    {
+        "num_records_in": 7,
+        "units_used": 12.5,
+        "rows_read": 3,
+        "in_flight": 3,
+        "waiting_for_slot": 4,
+        "queued": 2,
+    },
     OpenCalls(3, [], 4, ""),
     [QUEUED],
 )
@@ -29,6 +36,7 @@ TASK = TaskView(
     ["in f (a.py:1)"],
     ["waits 1.0 s for input or mail"],
     [ChannelView(0, 1, 20, 300, 70, 900, credit=2, backlog=1)],
+    unchanged_id=3,
 )
 
 
@@ -37,10 +45,16 @@ def test_what_a_lost_task_has_counted_stays_and_what_it_held_does_not() -> None:
     assert lost.state == "failed"
     assert lost.metrics == {"state": "failed", "mails": 5, "idle_ms": 9.0}
     assert lost.operators == [
-        OperatorView("calls", {"num_records_in": 7}, None, [QUEUED])
+        OperatorView(
+            "calls",
+            {"num_records_in": 7, "units_used": 12.5, "rows_read": 3},
+            None,
+            [QUEUED],
+        )
     ]
     assert lost.channels == [ChannelView(0, 0, 0, 0, 70, 900)]
     assert (lost.stack, lost.waits, lost.blocked) == ([], [], [])
+    assert lost.unchanged_id == -1
 
 
 @pytest.mark.parametrize("state", ["finished", "canceled", "failed"])

@@ -193,9 +193,9 @@ class WorkerDesk:
         and held in its last moment does not.
         """
         self.running.difference_update(self.placed_at(worker.peer))
-        self.views[worker.peer] = [
-            view_of_lost(view) for view in self.views.get(worker.peer, [])
-        ]
+        # It may have been lost before it said anything.
+        if (views := self.views.get(worker.peer)) is not None:
+            self.views[worker.peer] = [view_of_lost(view) for view in views]
         self._limits.forget(worker)
 
     def take(

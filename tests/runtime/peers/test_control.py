@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -333,3 +333,19 @@ def test_serialized_committables_are_read_back() -> None:
     )
     assert isinstance(message, Prepared)
     assert bytes(output) == message.values
+
+
+def test_a_worker_that_was_lost_before_it_said_anything_is_not_looked_for() -> None:
+    made, _ = desk()
+    made._services.clock = ManualClock()
+    made._limits = cast("Any", SimpleNamespace(forget=lambda worker: None))
+    lost: Any = SimpleNamespace(peer=2, name="worker 2")
+    task = SubtaskId(VertexId(0), 1)
+    made.begin_attempt(1, [task], is_first=False)
+    made.forget(lost)
+    assert not made.are_unchanged_since(1, [task])
+    seen = TaskView("map (2/2)", 0, 1, "running", {}, [], [], [], unchanged_id=7)
+    made.take(lost, 1, Snapshot([seen]), None)
+    assert made.are_unchanged_since(7, [task])
+    made.forget(lost)
+    assert not made.are_unchanged_since(7, [task])
