@@ -284,7 +284,7 @@ class ChannelCredit(NamedTuple):
     Attributes:
         available: Buffers that data can arrive in: the credit there is in all.
         unannounced: Of those, what was not announced to the producer yet.
-        exclusive: Buffers of this channel alone, free or not.
+        exclusive: Buffers of this channel alone, free or not, until it is released.
         exclusive_free: Of those, the free ones.
         backlog: Data buffers that wait at the producer, as it said last.
 

@@ -642,7 +642,8 @@ class RemoteInputChannel(InputChannel):
         return ChannelCredit(
             available=buffers.available,
             unannounced=buffers.unannounced,
-            exclusive=buffers.initial_credit,
+            # A released channel has given them back.
+            exclusive=0 if self.is_released else buffers.initial_credit,
             exclusive_free=buffers.available_exclusive,
             backlog=buffers.sender_backlog,
         )

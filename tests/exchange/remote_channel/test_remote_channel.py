@@ -178,6 +178,7 @@ async def test_the_backlog_borrows_floating_buffers(job: Any) -> None:
     assert job.memory.available_segments < job.segments - 3
     assert len(job.read()) == 12
     job.gate.close()
+    assert job.channel.credit().exclusive == 0, "none is in use any more"
     job.partition.release()
     job.assert_all_returned()
 
