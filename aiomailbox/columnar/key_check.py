@@ -31,7 +31,7 @@ class ColumnarKeyCheck(Operator):
         >>> from aiomailbox.columnar.forms import NamedTupleForm
         >>> from aiomailbox.columnar.rows import RowMaker
         >>> from aiomailbox.operators.core.fields import field_or_function
-        >>> from aiomailbox.operators.core.failures import skip
+        >>> from aiomailbox.operators.core.user_code import skip
         >>> from aiomailbox.testing import OneInputHarness
         >>> batch = pa.record_batch({"user": ["a", None, "b"]})
         >>> run = ArrowRun(batch, RowMaker(batch.schema, NamedTupleForm()))
