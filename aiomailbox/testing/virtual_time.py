@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import math
 import queue
 import selectors
 import threading
@@ -148,7 +147,7 @@ class _VirtualTimeSelector(selectors.DefaultSelector):
             return events
         # Looks are counted, and no clock is asked: in a process that was paused, other
         # threads have had no time either.
-        looks = math.ceil(self._loop._real_wait_limit / _LOOK_S)
+        looks = self._loop._real_wait_limit / _LOOK_S
         while looks > 0 and self._loop._may_be_woken_by_thread():
             if events := super().select(_LOOK_S):
                 return events

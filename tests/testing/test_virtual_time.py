@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import socket
 import subprocess
 import threading
@@ -174,6 +175,20 @@ async def test_a_pause_of_the_process_takes_no_time_from_foreign_threads(
         await woken.wait()
     thread.join()
     assert now() == 0.0
+
+
+def test_a_loop_may_wait_for_threads_without_a_limit() -> None:
+    async def wait_for_a_thread() -> None:
+        woken, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def wake() -> None:
+            time.sleep(0.05)
+            loop.call_soon_threadsafe(woken.set)
+
+        threading.Thread(target=wake).start()
+        await woken.wait()
+
+    run_virtually(wait_for_a_thread, real_wait_limit=math.inf)
 
 
 def test_a_thread_that_never_wakes_the_loop_delays_the_deadlock_only() -> None:
