@@ -336,6 +336,7 @@ async def test_a_dataframe_that_gives_other_rows_again_is_refused(
 async def test_a_rate_limit_holds_over_all_workers_and_they_encrypt(
     spark: Any, tmp_path: Path
 ) -> None:
+    asked = str(tmp_path)
     limit = am.RateLimit(10, per=1.0, budget=40)
 
     @am.pipeline
@@ -343,18 +344,25 @@ async def test_a_rate_limit_holds_over_all_workers_and_they_encrypt(
         async def call(row: Any) -> Seen:
             return Seen(row.id, 0)
 
-        called = rows.map_async(call, concurrency=50, limit=limit, on_error=am.skip)
+        def weight(row: Any) -> int:
+            Path(asked, f"{time.monotonic():.6f} asked").touch()
+            return 1
+
+        called = rows.map_async(
+            call, concurrency=50, limit=limit, weight=weight, on_error=am.skip
+        )
         return called.rebalance().map(same)
 
     def same(seen: Any) -> Any:
         return seen
 
-    began_s = time.monotonic()
     result = await limited.run_on(
         spark.range(0, 60), tmp_path / "out", schema=Seen, encrypt=True
     )
-    # Three windows have passed, and perhaps more: a worker may be held up at any moment.
-    assert time.monotonic() - began_s > 3
+    # Three windows have passed since the first call asked, and perhaps more: a worker may
+    # be held up at any moment.
+    first = min(float(one.name.partition(" ")[0]) for one in tmp_path.glob("* asked"))
+    assert time.monotonic() - first > 3
     # Had each worker the limit for itself, its thirty rows would be within the budget.
     assert result.count() == 40
 
