@@ -344,6 +344,9 @@ class Applied(Misnamed):
     }
     # Also of one whose making failed.
     _is_read = True
+    # The one that was made as a check may be made anew.
+    _is_result_given = False
+    _has_told_of_copies = False
 
     def __init__(self, application: Application, schema: Any = None) -> None:
         self._application = application
@@ -366,7 +369,7 @@ class Applied(Misnamed):
             columns = spark_schema(DEAD_LETTER_COLUMNS)
             self._add(_Output(_DEAD_LETTERS, "dead letters", columns, letters))
         # What cannot be sent is said now.
-        self.result  # noqa: B018 -- made, and kept
+        self._frame(_RESULT)
         self._is_read = False
 
     if not TYPE_CHECKING:
@@ -393,6 +396,7 @@ class Applied(Misnamed):
     @property
     def result(self) -> Any:
         """The results of the pipeline, as a DataFrame."""
+        self._is_result_given = True
         return self._frame(_RESULT)
 
     @property
@@ -415,8 +419,8 @@ class Applied(Misnamed):
     def side(self, tag: OutputTag, schema: Any = None) -> Any:
         """Return a side output as a DataFrame.
 
-        Ask for it before `result`: an action on a result that was read earlier warns of
-        the records that it drops.
+        Ask for it before `result`, and before you read other side outputs: an action on a
+        DataFrame that was there earlier warns of the records that it drops.
 
         Args:
             tag: The side output; of whichever operators emit to it.
@@ -437,8 +441,9 @@ class Applied(Misnamed):
             origins = [[Origin(item, None, tag)] for item in self._items]
             self._add(_Output(number, f"side output {tag.id!r}", found, origins))
             self._sides[tag] = number
-            # Those made before would warn that nothing reads it.
-            self._frames.clear()
+            if not self._is_result_given:
+                # Made before, it would warn that nothing reads this one.
+                self._frames.pop(_RESULT, None)
         return self._frame(number)
 
     def explain(self) -> str:
@@ -563,7 +568,8 @@ class Applied(Misnamed):
         if frame is None:
             output = self._outputs[number]
             job = self._shipped([output])
-            if number == _RESULT:
+            if number == _RESULT and not self._has_told_of_copies:
+                self._has_told_of_copies = True
                 warn_of_copies(job.graph)
             frame = chained_frames(job, self._application.inputs, number, output.schema)
             self._frames[number] = frame
