@@ -94,6 +94,8 @@ class MappedFence(Fence):
             FencedError: If so.
             OSError: If the file cannot be read.
         """
+        # First what needs no file: a later attempt may have removed it with the journal.
+        self.check()
         data = (self._operator / FENCE).read_bytes()
         if data[self._slot] != self._expected:
             raise FencedError(str(self._operator), self._epoch)

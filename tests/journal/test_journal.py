@@ -273,6 +273,20 @@ async def test_an_older_attempt_appends_nothing(tmp_path: Path) -> None:
         job(tmp_path).begin(1, {"ask": [0]})
 
 
+async def test_an_older_attempt_is_refused_also_when_its_journal_is_gone(
+    tmp_path: Path,
+) -> None:
+    """A later attempt has finished, and removed it."""
+    (old,) = await opened(tmp_path / "journal", 0)
+    finish(old, "a")
+    await close(await opened(tmp_path / "journal", 1))
+    job(tmp_path / "journal").remove()
+    with pytest.raises(FencedError, match="attempt 0 may not write to"):
+        await old.sync()
+    # A writer that was shut out leaves nothing.
+    await old.close()
+
+
 @pytest.mark.usefixtures("anywhere")
 async def test_a_task_of_an_older_attempt_that_opens_late_is_refused(
     tmp_path: Path,
