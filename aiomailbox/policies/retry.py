@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, timedelta
 from email.utils import parsedate_to_datetime
+from operator import attrgetter
 from typing import Any, Final
 
 from aiomailbox.durations import duration_s
@@ -192,7 +193,8 @@ def retry_after_s(answer: object, now_ms: int) -> float | None:
     timedelta, or the text of the header. Then it looks for the header ``Retry-After``
     in ``response.headers`` (errors of httpx and requests) and in ``headers`` (errors of
     aiohttp and urllib, and responses). Last it looks at the error's ``__cause__`` in
-    the same way. Of an exception group, it is the longest in it.
+    the same way. Of an exception group, it is the longest in it. What fails while it is
+    read says nothing, and the next place is looked at.
 
     Args:
         answer: An exception, or what a call returned.
@@ -214,30 +216,41 @@ def retry_after_s(answer: object, now_ms: int) -> float | None:
         asked = [retry_after_s(each, now_ms) for each in answer.exceptions]
         return max((one for one in asked if one is not None), default=None)
     for _ in range(_CAUSES_MAX):
-        for value in _candidates(looked_at):
-            delay_s = _seconds(value, now_ms)
+        for place in _PLACES:
+            delay_s: float | None = _read(place, looked_at, now_ms)
             if delay_s is not None:
                 return delay_s
-        looked_at = getattr(looked_at, "__cause__", None)
+        looked_at = _read(_CAUSE, looked_at)
     return None
 
 
-def _candidates(answer: object) -> list[Any]:
-    response = getattr(answer, "response", None)
-    return [
-        getattr(answer, "retry_after", None),
-        _header(getattr(response, "headers", None)),
-        _header(getattr(answer, "headers", None)),
-    ]
+def _read(read: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return read(*arguments)
+    except Exception:  # noqa: BLE001 -- a user's type, and what a server wrote
+        return None
+
+
+def _own(answer: Any, now_ms: int) -> float | None:
+    return _seconds(answer.retry_after, now_ms)
+
+
+def _of_response(answer: Any, now_ms: int) -> float | None:
+    return _seconds(_header(answer.response.headers), now_ms)
+
+
+def _of_headers(answer: Any, now_ms: int) -> float | None:
+    return _seconds(_header(answer.headers), now_ms)
+
+
+_PLACES: Final = (_own, _of_response, _of_headers)
+_CAUSE: Final = attrgetter("__cause__")
 
 
 def _header(headers: Any) -> Any:
-    get = getattr(headers, "get", None)
-    if not callable(get):
-        return None
     # A plain dict tells the spellings apart; the headers of clients do not.
     for name in ("Retry-After", "retry-after"):
-        value = get(name)
+        value = headers.get(name)
         if value is not None:
             return value
     return None
@@ -255,15 +268,12 @@ def _seconds(value: Any, now_ms: int) -> float | None:
     return max(float(value), 0.0) if math.isfinite(value) else None
 
 
-def _seconds_of_text(text: str, now_ms: int) -> float | None:
+def _seconds_of_text(text: str, now_ms: int) -> float:
     try:
         return float(text)
     except ValueError:
         pass
-    try:
-        when = parsedate_to_datetime(text)
-    except ValueError:
-        return None
+    when = parsedate_to_datetime(text)
     if when.tzinfo is None:
         when = when.replace(tzinfo=UTC)
     return when.timestamp() - now_ms / 1000

@@ -31,6 +31,10 @@ DATE_MS = 1_445_412_480_000
         (-5, 0.0),
         ("soon", None),
         ("nan", None),
+        ("1e400", None),
+        pytest.param(10**400, None, id="more than a float"),
+        ("Wed, 21 Oct 2015 07:28:00 +9999999999999999", None),
+        ("Wed, 21 Oct 99999999999999999999 07:28:00 GMT", None),
         (float("inf"), None),
         (True, None),
         (None, None),
@@ -72,6 +76,28 @@ def test_the_cause_of_an_error_is_asked_too() -> None:
     error = ValueError("wrapped")
     error.__cause__ = RetryLater(retry_after=2)
     assert retry_after_s(error, 0) == 2
+
+
+class UnreadyError(ValueError):
+    """An error of a client that has no response yet, and says so by raising."""
+
+    def _raise(self) -> Any:
+        raise RuntimeError("no response has been set")
+
+    response = headers = property(_raise)
+
+
+def test_what_cannot_be_read_asks_for_nothing_and_hides_nothing() -> None:
+    class Headers:
+        get = UnreadyError._raise
+
+    assert retry_after_s(UnreadyError(), 0) is None
+    assert retry_after_s(SimpleNamespace(headers=Headers()), 0) is None
+    error = UnreadyError()
+    error.__cause__ = RetryLater(retry_after=2)
+    assert retry_after_s(error, 0) == 2
+    error.retry_after = 3  # type: ignore[attr-defined]
+    assert retry_after_s(error, 0) == 3
 
 
 def test_a_circle_of_causes_ends() -> None:
