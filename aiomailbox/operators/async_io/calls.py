@@ -169,13 +169,35 @@ class Outcomes:
     on_fatal: Callable[[BaseException], None]
 
 
+class Verdict(NamedTuple):
+    """What an attempt means for each row of its call.
+
+    Attributes:
+        results: Rows that are done, with their results.
+        failures: Rows that failed for the last time, with their errors.
+        again: Rows whose call should be made again.
+        reason: What is wrong with a row without a result: the exception or result that
+            asks for the longest wait, or the first one of those that are called again.
+            None if nothing is wrong.
+    """
+
+    results: list[tuple[CallEntry, Any]]
+    failures: list[tuple[CallEntry, BaseException]]
+    again: list[CallEntry]
+    reason: Any = None
+
+    @classmethod
+    def failed(cls, call: Call, error: BaseException) -> Verdict:
+        """Return that all rows failed for the last time."""
+        return cls([], [(entry, error) for entry in call.entries], [], error)
+
+
 class CallResults:
     """Judges what the function returned.
 
     Args:
         function: The function, for messages.
         settings: Whether there are batches, and which results are to be asked again.
-        outcomes: Notified of the outcome of each row.
         context: The operator's context.
     """
 
@@ -183,13 +205,11 @@ class CallResults:
         self,
         function: Callable[..., Any],
         settings: CallSettings,
-        outcomes: Outcomes,
         context: RuntimeContext,
     ) -> None:
         self._function = function
         self._retry = retry = settings.retry
         self._batched = settings.batch is not None
-        self._outcomes = outcomes
         self._plain = not self._batched and (retry is None or retry.retry_if is None)
         self._log = context.log
         self._clock = context.clock
@@ -204,43 +224,39 @@ class CallResults:
             and not isinstance(result, Exception)
         )
 
-    def sort_out(self, call: Call, result: Any) -> tuple[list[CallEntry], Any]:
-        """Tell the outcome of rows that are done.
+    def judge(self, call: Call, result: Any, *, is_last: bool) -> Verdict:
+        """Return what becomes of each row; nobody is told of it yet.
 
-        Returns:
-            The rows whose call should be made again, and what is wrong with one of
-            them, else with one that failed: the exception or result that asks for the
-            longest wait, or the first one. None if nothing is wrong.
+        Args:
+            call: The call.
+            result: What the function returned.
+            is_last: Whether no attempt may follow.
 
         Raises:
             WrongTypeError: If a batch was not answered with as many results, or a
                 result is a coroutine.
+
+        Raises what ``retry_if`` and ``retry_on`` raise, too.
         """
         entries = call.entries
         results = self._each(result, len(entries)) if self._batched else [result]
         for one in results:
             self._check(one)
-        wanted = [self._wants_again(call, one) for one in results]
-        again: list[CallEntry] = []
+        verdict = Verdict([], [], [])
         reasons: list[Any] = []
-        failures: list[Exception] = []
-        for entry, one, is_wanted in zip(entries, results, wanted, strict=True):
-            if is_wanted:
-                again.append(entry)
+        for entry, one in zip(entries, results, strict=True):
+            if self._wants_again(call, one, is_last=is_last):
+                verdict.again.append(entry)
                 reasons.append(one)
-            elif not isinstance(one, Exception):
-                self._outcomes.on_result(entry, one)
-            elif self._batched:
-                failures.append(one)
-                self._outcomes.on_failure(entry, one, call.attempts)
+            elif self._batched and isinstance(one, Exception):
+                verdict.failures.append((entry, one))
             else:
-                self._warn_of_error(one)
-                self._outcomes.on_result(entry, one)
-        reason: Any = None
-        if reasons or failures:
-            # None of them may be called sooner.
-            reason = max(reasons or failures, key=self._wait_s)
-        return again, reason
+                if isinstance(one, Exception):
+                    self._warn_of_error(one)
+                verdict.results.append((entry, one))
+        reasons += [error for _, error in verdict.failures]
+        # No row may be called sooner than the server asked for any of them.
+        return verdict._replace(reason=max(reasons, key=self._wait_s, default=None))
 
     def _wait_s(self, answer: Any) -> float:
         """Return how long a server asks to wait before the next call."""
@@ -263,11 +279,10 @@ class CallResults:
         if type(result) in UNMADE:
             refuse_unmade(result, self._function, is_awaited=True)
 
-    def _wants_again(self, call: Call, result: Any) -> bool:
+    def _wants_again(self, call: Call, result: Any, *, is_last: bool) -> bool:
         retry = self._retry
         if retry is None:
             return False
-        is_last = call.attempts >= retry.attempts
         if self._batched and isinstance(result, Exception):
             return not is_last and retry.wants_error(result)
         if not retry.wants_result(result):

@@ -28,6 +28,7 @@ from aiomailbox.operators.async_io.calls import (
     CallWorker,
     LimitShown,
     Outcomes,
+    Verdict,
     look_at_calls,
 )
 from aiomailbox.operators.async_io.settings import CallSettings, announce
@@ -289,7 +290,7 @@ class Caller:
         carrier = context.trace_carrier
         self._spans = None if carrier is None else CallSpans(context, carrier)
         self._has_told_of_wait = False
-        self._answers = CallResults(function, settings, outcomes, context)
+        self._answers = CallResults(function, settings, context)
         self.pool: WorkerPool = WorkerPool(context, slots, self._attempt)
 
     @property
@@ -339,6 +340,10 @@ class Caller:
         for call in self._retrying | self._deadlines:
             self._end(call)
         self._retrying.clear()
+        # Those that are being made end when their function does: no time is up meanwhile.
+        for worker in self.pool.workers:
+            if worker.call is not None:
+                worker.call.settle()
         await self.pool.close()
 
     async def _attempt(self, worker: CallWorker, call: Call) -> None:
@@ -374,10 +379,6 @@ class Caller:
                 raise
             if not self._is_current(worker, call):
                 self._context.repeated.answered_too_late(shortened(error))
-            elif self.pool.closing:
-                # Its row is not done: it is in the last snapshot, and called again.
-                self._end(call, error)
-                self._context.repeated.add(CLOSING, 1, error)
             else:
                 self._failed(call, error)
         else:
@@ -511,25 +512,20 @@ class Caller:
             self._end(call)
             self._outcomes.on_result(call.entries[0], result)
             return
+        is_last = self._is_last(call)
         try:
-            again, reason = self._answers.sort_out(call, result)
+            verdict = self._answers.judge(call, result, is_last=is_last)
         except USER_ERRORS as error:  # A wrong result, or a predicate raised.
-            self._give_up(call, error)
+            self._conclude(call, Verdict.failed(call, error), error)
             return
-        if again:
-            call.entries = again
-            self._plan_retry(call, reason)
-        else:
-            if reason is not None:
-                self._pause(reason)
-            self._end(call)
+        self._conclude(call, verdict)
 
     def _failed(self, call: Call, error: BaseException) -> None:
         retry = self._retry
         try:
             again = (
                 retry is not None
-                and call.attempts < retry.attempts
+                and not self._is_last(call)
                 and not isinstance(error, UsageError | StopTask | BudgetExceededError)
                 and retry.wants_error(error)
             )
@@ -538,10 +534,54 @@ class Caller:
             raised.__context__ = error
             error, again = raised, False
         if again:
-            self._plan_retry(call, error)
+            verdict = Verdict([], [], call.entries, error)
         else:
-            self._pause(error)
-            self._give_up(call, error)
+            verdict = Verdict.failed(call, error)
+        self._conclude(call, verdict, error)
+
+    def _is_last(self, call: Call) -> bool:
+        """Whether no attempt may follow: while closing, one does where a job resumes."""
+        if self._retry is None:
+            return True
+        return call.attempts >= self._retry.attempts and not self.pool.closing
+
+    def _conclude(
+        self, call: Call, verdict: Verdict, error: BaseException | None = None
+    ) -> None:
+        """Tell what came of an attempt, and plan the next one for rows that need it.
+
+        Args:
+            call: The call.
+            verdict: What becomes of its rows.
+            error: What the attempt failed with as a whole, or None.
+        """
+        results, failures, again, reason = verdict
+        if self.pool.closing and (failures or again):
+            # Only results count: whatever else answers the end of the job says nothing
+            # of its row, which is in the last snapshot, and called again.
+            failures, again = [], []
+            self._context.repeated.add(CLOSING, 1, self._error_of(reason))
+        if not again:
+            self._end(call, error)
+        for entry, result in results:
+            self._outcomes.on_result(entry, result)
+        for entry, failure in failures:
+            self._outcomes.on_failure(entry, failure, call.attempts)
+        if again:
+            call.entries = again
+            self._plan_retry(call, reason)
+        elif failures:
+            self._pause(reason)
+
+    def _error_of(self, reason: Any) -> BaseException:
+        """Return an error that says what is wrong with an answer."""
+        if isinstance(reason, BaseException):
+            return reason
+        return BadResultError(
+            describe(self._function),
+            f"{shortened(reason)} when it was cancelled, which retry_if wants again",
+            "Let asyncio.CancelledError pass.",
+        )
 
     def _plan_retry(self, call: Call, reason: Any) -> None:
         """Wait for the next attempt, if the deadline leaves time for it."""

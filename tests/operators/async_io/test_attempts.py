@@ -654,6 +654,79 @@ async def test_a_batch_waits_as_long_as_any_of_its_records_has_to(drive: Any) ->
     assert calls == [(*at(0), [1, 2, 3, 4]), (*at(30), [1, 2, 3])]
 
 
+@pytest.mark.parametrize("limit", [RateLimit(1000, name="api"), None])
+async def test_a_batch_waits_for_its_records_that_are_not_called_again_too(
+    drive: Any, limit: Any
+) -> None:
+    calls = []
+    busy = RetryLater(retry_after=20)
+    final = ValueError()
+    final.retry_after = 30  # type: ignore[attr-defined]
+
+    async def call(values: list[int]) -> list[Any]:
+        calls.append((now_s(), values))
+        return [busy, final] if len(calls) == 1 else values
+
+    retry = replace(STEADY, retry_on=ConnectionError)
+    driven = await drive(
+        call, batch=Batch(2, within=0), retry=retry, limit=limit, on_error=skip
+    )
+    other = await drive(Server({}), limit=limit)
+    driven.send([1, 2])
+    await asyncio.sleep(1)
+    other.send([3])
+    assert await other.finish() == [3]
+    assert [now_s()] == at(30 if limit else 1)
+    assert await driven.finish() == [1]
+    assert calls == [(*at(0), [1, 2]), (*at(30), [1])]
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("retry", [STEADY, None])
+async def test_a_batch_keeps_its_results_whatever_its_errors_raise_when_looked_at(
+    drive: Any, ordered: bool, retry: Any
+) -> None:
+    class OddError(Exception):
+        @property
+        def response(self) -> Any:
+            raise RuntimeError("no response has been set")
+
+    async def call(values: list[int]) -> list[Any]:
+        return [OddError("odd") if value == 2 else value for value in values]
+
+    batch = Batch(3, within=0)
+    driven = await drive(
+        call, batch=batch, retry=retry, ordered=ordered, on_error=dead_letter(FAILED)
+    )
+    driven.send([1, 2, 3])
+    assert await driven.finish() == [1, 3]
+    (letter,) = driven.output.sides[FAILED]
+    assert (letter.value.record, letter.value.error) == (2, "odd")
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_a_batch_fails_as_a_whole_before_anybody_is_told_of_a_part(
+    drive: Any, ordered: bool
+) -> None:
+    def wants(result: int) -> bool:
+        return 1 / (3 - result) < 0
+
+    async def call(values: list[int]) -> list[int]:
+        return values
+
+    driven = await drive(
+        call,
+        batch=Batch(3, within=0),
+        retry=replace(STEADY, retry_if=wants),
+        ordered=ordered,
+        on_error=dead_letter(FAILED),
+    )
+    driven.send([1, 2, 3])
+    assert await driven.finish() == []
+    letters = [one.value for one in driven.output.sides[FAILED]]
+    assert [letter.record for letter in letters] == [1, 2, 3]
+
+
 async def test_results_of_a_batch_that_are_not_wanted_are_asked_for_again_alone(
     drive: Any,
 ) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
 
+from aiomailbox.operators.core.user_code import skip
+from aiomailbox.policies.batch import Batch
 from aiomailbox.policies.retry import Retry
 
 
@@ -103,6 +106,79 @@ async def test_a_call_that_fails_when_it_is_cancelled_is_told_of(drive: Any) -> 
     assert "cannot clean up" in str(more)
     assert sum(facts["count"] for _, facts in told(driven)) == 2
     assert raised_in(driven) == []
+
+
+@pytest.mark.parametrize("attempts", [1, 3])
+async def test_a_result_that_is_not_wanted_is_not_asked_for_again(
+    drive: Any, attempts: int
+) -> None:
+    """Nor does it count where the attempt was the last one: another one follows."""
+
+    async def call(value: int) -> Any:
+        try:
+            return await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            return None
+
+    retry = Retry(attempts, initial=10, jitter=0, retry_if=lambda got: got is None)
+    driven = await drive(call, retry=retry, deadline=100)
+    driven.send([1])
+    await asyncio.sleep(1)
+    await driven.close()
+    ended = driven.metrics
+    assert ended["waiting_for_retry"] == 0
+    assert ended["unwanted_results"] == 0
+    await asyncio.sleep(200)
+    assert driven.metrics == ended
+    ((event, more),) = told(driven)
+    assert event == "call failed while closing"
+    assert "returned None when it was cancelled" in more["first_error"]
+    assert raised_in(driven) == []
+
+
+@pytest.mark.parametrize("limit_of_time", ["timeout", "deadline"])
+async def test_a_call_that_takes_its_time_to_clean_up_does_not_fail_meanwhile(
+    drive: Any, limit_of_time: str
+) -> None:
+    async def call(value: int) -> int:
+        try:
+            return await asyncio.get_running_loop().create_future()
+        finally:
+            # It is asked to end once a second.
+            for _ in range(20):
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(60)
+
+    driven = await drive(call, **{limit_of_time: 5})
+    driven.send([1, 2])
+    await asyncio.sleep(1)
+    began_s = asyncio.get_running_loop().time()
+    await driven.close()
+    assert asyncio.get_running_loop().time() - began_s > 10
+    assert driven.metrics["timeouts"] == 0
+    assert told(driven) == []
+    assert raised_in(driven) == []
+
+
+async def test_only_the_results_of_a_batch_count(drive: Any) -> None:
+    async def call(values: list[int]) -> list[Any]:
+        try:
+            return await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            return [ValueError(value) if value == 2 else value for value in values]
+
+    driven = await drive(call, batch=Batch(3, within=0), on_error=skip)
+    driven.send([1, 2, 3])
+    await asyncio.sleep(1)
+    held = driven.operator._queue
+    await driven.close()
+    assert [entry.value for entry in held.elements() if not entry.done] == [2]
+    assert told(driven) == [
+        (
+            "call failed while closing",
+            {"count": 1, "total": 1, "first_error": "ValueError(2)"},
+        )
+    ]
 
 
 async def test_a_call_whose_coroutine_is_closed_by_force_has_not_failed(

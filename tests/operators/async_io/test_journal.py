@@ -277,6 +277,36 @@ async def test_an_error_that_answers_the_end_of_the_job_is_no_outcome(
     assert FAILED not in again.output.sides
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [lambda values: [ValueError(value) for value in values], lambda _: []],
+    ids=["errors", "too few"],
+)
+async def test_a_batch_that_answers_the_end_of_the_job_with_errors_is_called_again(
+    attempts: Attempts, answer: Any
+) -> None:
+    async def answers_its_end(values: list[Any]) -> list[Any]:
+        try:
+            await asyncio.sleep(100)
+        except asyncio.CancelledError:
+            return answer(values)
+        return values
+
+    async def at_once(values: list[Any]) -> list[Any]:
+        return values
+
+    batch = Batch(2, within=0)
+    driven = await attempts.start(answers_its_end, batch=batch, on_error=skip)
+    driven.send(["a", "b"])
+    await asyncio.sleep(2)
+    await driven.close()
+    assert "call failed while closing" in str(driven.context.log.entries)
+    again = await attempts.start(at_once, batch=batch, on_error=skip)
+    again.send(["a", "b"])
+    assert await again.finish() == ["a", "b"]
+    assert again.metrics["calls_found"] == 0
+
+
 async def test_a_failure_that_fails_the_job_is_no_outcome(attempts: Attempts) -> None:
     """A job is started again in order to try again."""
     broken = [True]
