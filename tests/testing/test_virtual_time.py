@@ -137,10 +137,8 @@ async def test_an_idle_worker_thread_does_not_slow_the_jumps() -> None:
     assert time.monotonic() - really < 5
 
 
-@pytest.mark.parametrize("has_timer", [True, False])
-async def test_a_foreign_thread_wakes_the_loop_before_time_jumps(
-    has_timer: bool,
-) -> None:
+async def woken_by_a_thread() -> None:
+    """Wait for a thread that the loop knows nothing of, and that takes real time."""
     loop = asyncio.get_running_loop()
     woken = asyncio.Event()
 
@@ -150,9 +148,16 @@ async def test_a_foreign_thread_wakes_the_loop_before_time_jumps(
 
     thread = threading.Thread(target=wake)
     thread.start()
-    async with asyncio.timeout(60 if has_timer else None):
-        await woken.wait()
+    await woken.wait()
     thread.join()
+
+
+@pytest.mark.parametrize("has_timer", [True, False])
+async def test_a_foreign_thread_wakes_the_loop_before_time_jumps(
+    has_timer: bool,
+) -> None:
+    async with asyncio.timeout(60 if has_timer else None):
+        await woken_by_a_thread()
     assert now() == 0.0
 
 
@@ -162,33 +167,13 @@ async def test_a_pause_of_the_process_takes_no_time_from_foreign_threads(
     pauses = itertools.count(0, 3600)
     really = time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: really() + next(pauses))
-    loop = asyncio.get_running_loop()
-    woken = asyncio.Event()
-
-    def wake() -> None:
-        time.sleep(0.05)
-        loop.call_soon_threadsafe(woken.set)
-
-    thread = threading.Thread(target=wake)
-    thread.start()
     async with asyncio.timeout(60):
-        await woken.wait()
-    thread.join()
+        await woken_by_a_thread()
     assert now() == 0.0
 
 
 def test_a_loop_may_wait_for_threads_without_a_limit() -> None:
-    async def wait_for_a_thread() -> None:
-        woken, loop = asyncio.Event(), asyncio.get_running_loop()
-
-        def wake() -> None:
-            time.sleep(0.05)
-            loop.call_soon_threadsafe(woken.set)
-
-        threading.Thread(target=wake).start()
-        await woken.wait()
-
-    run_virtually(wait_for_a_thread, real_wait_limit=math.inf)
+    run_virtually(woken_by_a_thread, real_wait_limit=math.inf)
 
 
 def test_a_thread_that_never_wakes_the_loop_delays_the_deadlock_only() -> None:

@@ -286,6 +286,23 @@ def test_nobody_is_warned_of_a_side_output_that_was_asked_for(
     assert "side output" not in log.read_text()
 
 
+def test_a_variable_that_workers_have_of_their_own_is_told_of_once(
+    spark: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen = []
+
+    def note(row: Any) -> Any:
+        seen.append(row.id)
+        return row
+
+    noting = am.pipeline(lambda rows: rows.map(note))
+    applied = noting.apply_to(spark.range(0, 4), schema="id long")
+    applied.side(LATE, schema="id long")
+    assert applied.result is applied.result
+    told = [one for one in caplog.messages if "a function changes a variable" in one]
+    assert len(told) == 1
+
+
 def test_outputs_are_dataframes_and_a_materialized_pipeline_has_run_once(
     spark: Any, tmp_path: Path
 ) -> None:
